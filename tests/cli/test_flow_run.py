@@ -591,7 +591,6 @@ def test_revert_reverts_a_suspended_flow(wbengine: Command, home: Path) -> None:
     [
         (("resume",), "has already ended in SUCCESS"),
         (("retry",), "no task can be retried"),
-        (("revert", "--yes"), "a flow that succeeded cannot be reverted"),
         (("suspend",), "has ended in SUCCESS: there is nothing to suspend"),
         (("cancel",), "has ended in SUCCESS: there is nothing to cancel"),
         (("resume", "--dry-run"), "has already ended in SUCCESS"),

@@ -7,7 +7,7 @@ import pytest
 from tests.contract.stored_flows import make
 from tests.seams import stores
 from wbengine import exceptions, states
-from wbengine.persistence import _commands, base, models
+from wbengine.persistence import base, models
 from wbengine.types._outline import Outline, OutlineNode
 
 from . import places
@@ -131,14 +131,13 @@ def test_request_of_ended_flow_is_settled_by_one_write_or_not_at_all(
     assert lease.command == retry
     flow.enter(states.PENDING, 2.0)
     with pytest.raises(exceptions.InvalidState, match="withdrawn or replaced"):
-        connection.save_changes(flow, (), lease=lease, settled=_commands.SettledCommand(revert))
+        connection.save_changes(flow, (), lease=lease, settled=revert)
     assert connection.get_flow_details(flow.uuid).state == states.FAILURE
     assert connection.send_command(flow.uuid, CANCEL) is None
     assert connection.send_command(flow.uuid, revert) == revert
-    settled = _commands.SettledCommand(revert, CANCEL)
-    connection.save_changes(flow, (), lease=lease, settled=settled)
+    connection.save_changes(flow, (), lease=lease, settled=revert)
     assert connection.get_flow_details(flow.uuid).state == states.PENDING
-    assert connection.commands([flow.uuid]) == {flow.uuid: CANCEL}
+    assert connection.commands([flow.uuid]) == {}
 
 
 def test_command_to_cancel_withdraws_request_of_ended_flow(

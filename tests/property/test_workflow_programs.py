@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.property import workflow_programs as programs
 from tests.support.amounts import amount
-from wbengine import engines, exceptions, states
+from wbengine import engines, exceptions, operations, states
 from wbengine._concurrency import crash_points
 from wbengine.persistence import backends
 from wbengine.persistence._step_notes import StepNote
@@ -123,6 +123,24 @@ class Case:
         latest = {key: what for what, key in programs.EFFECTS}
         assert "do" not in latest.values(), programs.EFFECTS
 
+    def undo(self, point: int) -> None:
+        """Revert the complete flow, with a crash; check that nothing is left of it."""
+        uuid = self.engine.storage.flow_uuid
+        revert, resume = operations.revert, operations.resume
+        crash_points.install(CrashPoints(point))
+        try:
+            with contextlib.suppress(Crash):
+                revert(self.backend, uuid, engine=self.kind).run()
+        finally:
+            crash_points.install(None)
+        state = operations.find(self.backend, uuid).state
+        if state != states.REVERTED:
+            again = revert if state == states.SUCCESS else resume
+            again(self.backend, uuid, engine=self.kind).run()
+        assert operations.find(self.backend, uuid).state == states.REVERTED
+        latest = {key: what for what, key in programs.EFFECTS}
+        assert "do" not in latest.values(), programs.EFFECTS
+
     def check_order(self) -> None:
         """Check that the latest completion was undone first, unless scopes undid steps."""
         connection = self.backend.get_connection()
@@ -180,6 +198,22 @@ def test_crashed_program_has_the_results_of_its_model(workflow: str, kind: str) 
         else:
             case.run()
         _check_effects(program, case.model)
+        case.close()
+
+    check()
+
+
+@pytest.mark.parametrize("kind", ["serial", "parallel"])
+@pytest.mark.parametrize("workflow", WORKFLOWS)
+def test_complete_program_that_is_reverted_leaves_nothing(workflow: str, kind: str) -> None:
+    @_SETTINGS
+    @given(programs.PROGRAMS, st.integers(1, 40))
+    def check(program: Any, point: int) -> None:
+        case = Case(program, workflow, kind)
+        case.run()
+        if not case.model.error:
+            case.undo(point)
+            case.check_order()
         case.close()
 
     check()

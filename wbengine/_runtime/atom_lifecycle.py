@@ -545,6 +545,13 @@ class AtomLifecycle:
         if self._deferred_events.pop(record.name, None) is None:
             self._add_event(record, atom, record.state, old_state, NO_RESULT)
 
+    def retry_reverts(self) -> None:
+        """Let reversions that failed run again: return their atoms to the state before them."""
+        for record in self._storage.records:
+            if record is not None and record.state == states.REVERT_FAILURE:
+                record.state = states.FAILURE if record.failure is not None else states.SUCCESS
+                self._storage.writer.mark(record)
+
     def store_waits(self, waiting: Iterable[calls.Invocation]) -> None:
         """Store in the flow's record which tasks wait for signals."""
         waits = []

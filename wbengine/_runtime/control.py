@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, Final, NamedTuple, TypeGuard
+from typing import Any, Final, Literal, NamedTuple, TypeGuard
 
 from wbengine import exceptions
 from wbengine._calls import invocation as calls
@@ -27,14 +27,29 @@ __all__ = [
 
 
 class GivenUp(NamedTuple):
-    """Why unfinished atoms were cancelled: a request to cancel, or the deadline."""
+    """Why a flow is reverted as a whole, although no task of it requires this.
 
-    cancelled: bool
+    :ivar cause: key of `meta` in which it is stored. CANCELLED: unfinished atoms were cancelled by
+        a request. DEADLINE_EXCEEDED: they were cancelled at the deadline. UNDONE: all atoms were
+        complete when the flow was reverted by a request.
+    """
+
+    cause: Literal["cancelled", "deadline_exceeded", "undone"]
     reason: str | None = None
 
+    @property
+    def cancelled(self) -> bool:
+        return self.cause == models.CANCELLED
+
+    @property
+    def undone(self) -> bool:
+        return self.cause == models.UNDONE
+
     def note(self, flow: models.FlowDetail, now: float) -> None:
-        if self.cancelled:
+        if self.cause == models.CANCELLED:
             flow.cancel(now, self.reason)
+        elif self.cause == models.UNDONE:
+            flow.undo(now, self.reason)
         else:
             flow.meta[models.DEADLINE_EXCEEDED] = now
 
@@ -50,15 +65,14 @@ class GivenUp(NamedTuple):
         return ft.Failure.from_exception(self.error(subject))
 
 
-DEADLINE: Final = GivenUp(False)
+DEADLINE: Final = GivenUp(models.DEADLINE_EXCEEDED)
 
 
 def read_given_up(meta: Mapping[str, Any]) -> GivenUp | None:
-    cancellation = meta.get(models.CANCELLED)
-    if cancellation is not None:
-        return GivenUp(
-            True, cancellation.get("reason") if isinstance(cancellation, Mapping) else None
-        )
+    for cause in (models.CANCELLED, models.UNDONE):
+        request = meta.get(cause)
+        if request is not None:
+            return GivenUp(cause, request.get("reason") if isinstance(request, Mapping) else None)
     return DEADLINE if models.DEADLINE_EXCEEDED in meta else None
 
 
@@ -191,7 +205,7 @@ class InFlight:
         return []
 
     def refusal(self, call: calls.Invocation, request: CancelRequest) -> calls.Outcome:
-        given_up = GivenUp(True, request.reason)
+        given_up = GivenUp(models.CANCELLED, request.reason)
         return calls.Outcome(given_up.failure(f"Task {call.task.name!r}"))
 
 

@@ -364,7 +364,9 @@ class Maps:
         return calls.Outcome(value, LOCAL, running.started, time.time())
 
     def _unfinished(self, task: task_module.Map, fanout: Fanout, undone: bool) -> ft.Failure:
-        reason = self._given_up or (GivenUp(True, "it is being reverted") if undone else DEADLINE)
+        reason = self._given_up or (
+            GivenUp(models.CANCELLED, "it is being reverted") if undone else DEADLINE
+        )
         done = f"{fanout.done} of its {fanout.total} items were done"
         if reason.cancelled:
             return reason.failure(f"Map {task.name!r}, of which {done},")

@@ -58,6 +58,7 @@ from wbengine._runtime.inbox import (
 from wbengine._runtime.maps import is_item
 from wbengine._runtime.node_calls import Call, RetryCall
 from wbengine._runtime.workflow_call import WorkflowCall, is_step
+from wbengine.persistence import models
 from wbengine.types import failure as ft
 
 if TYPE_CHECKING:
@@ -786,7 +787,7 @@ class Run:
                 if not self._broken:
                     # A revert that failed in an earlier run may succeed now.
                     self._scheduler.try_reverts_again()
-                    self._give_up(GivenUp(True, request.reason))
+                    self._give_up(GivenUp(models.CANCELLED, request.reason))
                 self._in_flight.granted.append(request)
                 self._withdraw_unstarted(range(len(self._plan)))
                 for call in self._withdraw():

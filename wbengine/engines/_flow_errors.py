@@ -55,7 +55,7 @@ def _raise(
     given_up: GivenUp | None,
     limit: str | None = None,
 ) -> None:
-    if given_up is None:
+    if given_up is None or given_up.undone:
         _raise_atom_failures(storage, errors)
         return
     cause: BaseException | None = None
@@ -113,7 +113,7 @@ def in_short(run: Run, storage: Storage, plan: Plan) -> Reason:
         return Reason()
     not_reverted = _list_not_reverted(storage, plan)
     given_up = run.end_reason or read_given_up(storage.flow_meta)
-    if given_up is not None:
+    if given_up is not None and not given_up.undone:
         error = given_up.error("the flow" if given_up.cancelled else "the deadline has passed")
         return Reason.of(error, not_reverted)
     failed = storage.get_execute_failures() or storage.get_revert_failures()

@@ -27,6 +27,7 @@ from wbengine._runtime import (
     deadlines,
     executors,
     inbox,
+    retry_decisions,
     saving,
 )
 from wbengine._runtime import plan as plan_module
@@ -376,22 +377,20 @@ class Engine(abc.ABC):
                 *(exceptions.NotEncodable, exceptions.NotTrusted),
             ) as error:
                 refusal = str(error)
-        replacement = None
-        if command.what == _commands.REVERT:  # A run reverts the flow as if it had been cancelled.
-            replacement = command._replace(what=_commands.CANCEL)
-        settled = _commands.SettledCommand(command, None if refusal else replacement)
         try:
-            if refusal is None:
-                self._restart(nodes, command.describe(), settled, edits)
+            if refusal is None and command.what == _commands.REVERT:
+                self._begin_revert(command.describe(), command.explanation, command)
+            elif refusal is None:
+                self._restart(nodes, command.describe(), command, edits)
             else:
                 if command.edits is not None and state == states.FAILURE:
                     reason = f"not {command.describe()}: {refusal}"
                     storage.explain_flow_state(self._clock.time(), reason)
-                storage.writer.settle(settled)
+                storage.writer.settle(command)
         except exceptions.InvalidState as error:
             storage.writer.drop_pending()
             raise _ownership.StateRefused(str(error)) from error
-        held_lease.lease = dataclasses.replace(held_lease.lease, command=settled.replacement)
+        held_lease.lease = dataclasses.replace(held_lease.lease, command=None)
         if refusal is not None:
             LOG.warning("Flow %r is not %s: %s", storage.flow_name, command.describe(), refusal)
             if state in states.FLOW_ENDED or storage.flow_detail.is_suspended_by_command:
@@ -653,7 +652,7 @@ class Engine(abc.ABC):
         self._change_state(run.state, *_flow_errors.in_short(run, self._storage, plan))
 
     def _cancelled_early(self, reason: str | None) -> exceptions.ExecutionFailure:
-        given_up = control.GivenUp(True, reason)
+        given_up = control.GivenUp(models.CANCELLED, reason)
         return given_up.error(
             f"Flow {self._storage.flow_name!r}, which another process runs and which was"
             " not changed,"
@@ -1154,13 +1153,29 @@ class Engine(abc.ABC):
         plan = self._compiled("reset").plan
         if edits and not failed_only:
             raise ValueError("edits requires failed_only=True: without it, all tasks run again")
+
+        def restart() -> None:
+            states.check_flow_transition(self._storage.get_flow_state(), states.PENDING)
+            failed = _preparation.failed_nodes(self._storage) if failed_only else None
+            checked = edits
+            if edits:
+                checked = _editing().converted(edits, self._flow)
+                _editing().check(checked, plan, self._storage, self._make_lifecycle(_do_nothing))
+            self._restart(plan.atoms() if failed is None else failed, reason, edits=checked)
+
+        self._change("reset", restart, self.check_state)
+
+    def _change(
+        self, verb: str, change: Callable[[], object], check_state: Callable[[str], object] | None
+    ) -> None:
+        """Change the records between two runs, in one write, while this engine owns the flow."""
         if not self._preparation.is_finished:
-            raise exceptions.InvalidState("An engine must be prepared before it is reset")
-        refusal = exceptions.InvalidState("The engine is running: it cannot be reset")
+            raise exceptions.InvalidState(f"An engine must be prepared before it is {verb}")
+        refusal = exceptions.InvalidState(f"The engine is running: it cannot be {verb}")
         opened = scopes.Scopes()
         try:
             owned = self._ownership.owned(
-                momentary=True, check_state=self.check_state, refused_ends=states.FLOW_ENDED
+                momentary=True, check_state=check_state, refused_ends=states.FLOW_ENDED
             )
             with (
                 opened.add(self._exclusive(refusal)),
@@ -1168,20 +1183,53 @@ class Engine(abc.ABC):
                 opened.add(self._storage.writer.batch()),
             ):
                 self.prepare()
-                states.check_flow_transition(self._storage.get_flow_state(), states.PENDING)
-                failed = _preparation.failed_nodes(self._storage) if failed_only else None
-                if edits:
-                    edits = _editing().converted(edits, self._flow)
-                    _editing().check(edits, plan, self._storage, self._make_lifecycle(_do_nothing))
-                self._restart(plan.atoms() if failed is None else failed, reason, edits=edits)
+                change()
         finally:
             opened.close()
+
+    def revert(self, *, reason: str | None = None) -> None:
+        """Let the next run revert all complete atoms, in reverse order.
+
+        Allowed in SUCCESS, and in FAILURE: reversions that failed run again. The request is stored:
+        a later engine of the flow reverts it, too. The next run of a flow that had failed raises
+        `Cancelled`, one of a flow that had succeeded raises nothing if all is reverted.
+
+        :param reason: text for the history of the flow.
+        :raises InvalidState: before `prepare`, while the flow runs, in other states, or if another
+            engine ended the flow after this engine read it. In these cases nothing is changed.
+        :raises FlowBusy: if another engine runs the flow (see `prepare`).
+        """
+        self._compiled("reverted")
+        self._change("reverted", lambda: self._begin_revert(reason, reason), self._check_reverts)
+
+    def _check_reverts(self, state: str) -> None:
+        refusal = _commands.refusal(_commands.REVERT, self._storage.flow_uuid, state)
+        if refusal is None and state not in states.FLOW_ENDED:
+            refusal = f"Flow {self._storage.flow_uuid} is in {state}: cancel it instead"
+        if refusal is not None:
+            raise _ownership.StateRefused(refusal)
+
+    def _begin_revert(
+        self, why: str | None, reason: str | None, settled: _commands.FlowCommand | None = None
+    ) -> None:
+        """Store that an ended flow is to be reverted as a whole, and put it into PENDING.
+
+        :param why: text for the change to PENDING. `reason` is that of the reversion.
+        """
+        lifecycle, plan = self._make_lifecycle(_do_nothing), self._compiled("reverted").plan
+        undone = self._storage.get_flow_state() == states.SUCCESS
+        given_up = control.GivenUp(models.UNDONE if undone else models.CANCELLED, reason)
+        lifecycle.retry_reverts()
+        scheduler = scheduler_module.Scheduler(plan, _preparation.saved_states(self._storage))
+        intentions = scheduler.apply(retry_decisions.everything(plan))
+        lifecycle.give_up(intentions, given_up, self._clock.time())
+        self._restart(None, why, settled)
 
     def _restart(
         self,
         nodes: Iterable[int] | None,
         reason: str | None = None,
-        settled: _commands.SettledCommand | None = None,
+        settled: _commands.FlowCommand | None = None,
         edits: Edits | None = None,
     ) -> None:
         """Put the flow into PENDING in one write, which may also settle a command.

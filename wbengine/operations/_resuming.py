@@ -133,14 +133,20 @@ def revert(
 ) -> engines_base.Engine:
     """Return an engine that reverts a flow that no engine runs, when its `run` is called.
 
-    `run` raises `Cancelled` with the reason, or the earlier failure of the flow. Reversions that
-    failed run again.
+    `run` raises `Cancelled` with the reason, or the earlier failure of the flow; after SUCCESS, it
+    raises nothing if all is reverted. Reversions that failed run again. If the flow has ended, the
+    request is stored now: `resume` continues it.
 
-    :raises InvalidState: if the flow succeeded or was reverted already. `run` raises it too, if
-        another engine ended the flow meanwhile.
+    :raises InvalidState: if the flow was reverted already. `run` raises it too, if another engine
+        ended the flow meanwhile.
     :raises Exception: as `resume`.
     """
     loaded = _load_engine(backend, uuid, REVERT, engine, options)
+    if loaded.storage.get_flow_state() in states.FLOW_ENDED:
+        loaded.prepare()
+        loaded.revert(reason=reason)
+        loaded.check_state = None
+        return loaded
 
     def undo(state: str, details: Any) -> None:
         loaded.cancel(reason=reason)

@@ -18,7 +18,7 @@ from wbengine import exceptions, states
 
 __all__ = [
     "CANCEL", "COMMANDS", "RESUME", "RETRY", "REVERT", "RERUN_COMMANDS", "SUSPEND", "FlowCommand",
-    "SettledCommand", "accepted", "describes", "refusal",
+    "accepted", "describes", "refusal",
 ]  # fmt: skip
 
 SUSPEND: Final = "suspend"
@@ -75,6 +75,11 @@ class FlowCommand(NamedTuple):
             f" {self.describe()}. To withdraw this request, suspend or cancel the flow"
         )
 
+    def withdrawn_error(self, flow_uuid: str) -> exceptions.InvalidState:
+        return exceptions.InvalidState(
+            f"Flow {flow_uuid} is not {self.describe()}: the command was withdrawn or replaced"
+        )
+
     def check(self) -> None:
         """Validate the command.
 
@@ -116,19 +121,6 @@ def describes(text: str | None, *commands: str) -> bool:
     )
 
 
-class SettledCommand(NamedTuple):
-    """A command that a write carries out, and the one that replaces it (None: none)."""
-
-    command: FlowCommand
-    replacement: FlowCommand | None = None
-
-    def withdrawn_error(self, flow_uuid: str) -> exceptions.InvalidState:
-        return exceptions.InvalidState(
-            f"Flow {flow_uuid} is not {self.command.describe()}: the command was withdrawn or"
-            " replaced"
-        )
-
-
 def refusal(what: str, flow_uuid: str, state: str | None) -> str | None:
     """Return why a flow in this state cannot be resumed, retried or reverted, or None."""
     state = state or states.PENDING
@@ -138,8 +130,6 @@ def refusal(what: str, flow_uuid: str, state: str | None) -> str | None:
     reason = None
     if what == RETRY and state not in (states.FAILURE, states.SUSPENDED, states.REVERTED):
         reason = "no task can be retried"
-    elif what == REVERT and state == states.SUCCESS:
-        reason = "a flow that succeeded cannot be reverted"
     elif what == REVERT and state in (states.REVERTED, states.PENDING):
         reason = "no task can be reverted"
     return None if reason is None else f"Flow {flow_uuid} is in {state}: {reason}"

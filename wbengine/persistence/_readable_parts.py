@@ -119,14 +119,15 @@ def _factory(note: Any) -> Any:
     return {"name": note["name"]} if isinstance(note, dict) and "name" in note else sealing.HIDDEN
 
 
-def _cancellation(content: Any) -> Any:
+def _request(content: Any) -> Any:
     return {**content, "reason": None} if isinstance(content, dict) else sealing.HIDDEN
 
 
 #: Functions that return the readable part of a key of `meta`, and of a field of a record.
 _KEYS: Final[Mapping[str, Callable[[Any], Any]]] = {
     models.FACTORY: _factory,
-    models.CANCELLED: _cancellation,
+    models.CANCELLED: _request,
+    models.UNDONE: _request,
     models.STEP: _step,
     models.WORKFLOW: _workflow,
     models.META_INJECTED: hidden,

@@ -14,7 +14,7 @@ from wbengine.persistence import _leases, _listing, base, models
 from wbengine.persistence._access_keys import AccessKey
 from wbengine.persistence._bulk import BulkStore
 from wbengine.persistence._codes import Code
-from wbengine.persistence._commands import FlowCommand, SettledCommand
+from wbengine.persistence._commands import FlowCommand
 from wbengine.persistence._pauses import TaskPause
 from wbengine.signals import Signal
 from wbengine.types import _tags, codec
@@ -193,7 +193,7 @@ class RestrictedConnection(base.Connection):
         items: base.ItemChanges = base.NO_ITEMS,
         logs: Sequence[models.LogChunk] = (),
         lease: _leases.Lease | None = None,
-        settled: SettledCommand | None = None,
+        settled: FlowCommand | None = None,
     ) -> None:
         if flow_row and not self._includes(flow):
             _refuse()

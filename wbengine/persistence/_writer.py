@@ -372,7 +372,7 @@ class RecordWriter:
         with self._writing:  # Otherwise a thread with older data might write last.
             return self.attempt(self._flush)
 
-    def settle(self, settled: _commands.SettledCommand) -> None:
+    def settle(self, settled: _commands.FlowCommand) -> None:
         """Write all marked changes and replace a command, in one step, without repetitions.
 
         :raises InvalidState: if the flow has another command; nothing was written.
@@ -408,7 +408,7 @@ class RecordWriter:
         raise AssertionError
 
     def _flush(
-        self, connection: base.Connection, settled: _commands.SettledCommand | None = None
+        self, connection: base.Connection, settled: _commands.FlowCommand | None = None
     ) -> bool:
         records: list[models.AtomDetail] = []
         marked_items: list[tuple[str, models.ItemDetail]] = []

@@ -16,7 +16,7 @@ from wbengine.persistence import _leases, _listing, _owners, models
 from wbengine.persistence._access_keys import AccessKey
 from wbengine.persistence._changes import Changes
 from wbengine.persistence._codes import Code, missing_counts
-from wbengine.persistence._commands import FlowCommand, SettledCommand
+from wbengine.persistence._commands import FlowCommand
 from wbengine.persistence._listing import EndedFlow, FlowRow, Page, Removable
 from wbengine.persistence._pauses import TaskPause
 from wbengine.signals import Signal
@@ -399,7 +399,7 @@ class Connection(abc.ABC):
         items: ItemChanges = NO_ITEMS,
         logs: Sequence[models.LogChunk] = (),
         lease: _leases.Lease | None = None,
-        settled: SettledCommand | None = None,
+        settled: FlowCommand | None = None,
     ) -> None:
         """Write changed atoms, items and logs of `flow`, and its own row, in one atomic step.
 

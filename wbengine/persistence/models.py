@@ -58,6 +58,7 @@ __all__ = [
     "META_PROGRESS_DETAILS",
     "PUBLISHED",
     "STEP",
+    "UNDONE",
     "SUBMITTED",
     "PAUSED_BY",
     "PERMIT_UNITS",
@@ -110,8 +111,10 @@ NOTES: Final = "notes"
 NO_FACTORY: Final = "no_factory"
 #: Key in the `meta` of a submitted flow: the board and the priority of its job.
 SUBMITTED: Final = "submitted"
-#: Keys in the `meta` of a flow: time and reason of its cancellation; signals that it waits for.
+#: Keys in the `meta` of a flow: time and reason of its cancellation, or of the request to revert it
+#: after it succeeded; signals that it waits for.
 CANCELLED: Final = "cancelled"
+UNDONE: Final = "undone"
 WAITS_FOR: Final = "waits_for"
 #: Key in the `meta` of a flow: patterns of the pauses for which it is parked.
 PAUSED_BY: Final = "paused_by"
@@ -121,7 +124,7 @@ PERMIT_UNITS: Final = "permit_units"
 #: Key in the `meta` of a flow: time (Unix seconds) of the passed deadline.
 DEADLINE_EXCEEDED: Final = "deadline_exceeded"
 #: Keys of flows that must not continue.
-GIVEN_UP_KEYS: Final = (DEADLINE_EXCEEDED, CANCELLED)
+GIVEN_UP_KEYS: Final = (DEADLINE_EXCEEDED, CANCELLED, UNDONE)
 #: Key in the `meta` of a flow: root log level of its engine, if that level excludes INFO.
 LOG_LEVEL: Final = "log_level"
 #: Key in the `meta` of a logbook: program that created it for one flow.
@@ -952,6 +955,16 @@ class FlowDetail(_Named):
         """Record the cancellation. The engine that runs the flow then reverts it."""
         self.meta[CANCELLED] = {"at": at, "reason": reason}
         self.history = history.with_change(self.history, Change(states.CANCELLING, at, reason))
+
+    @property
+    def is_undone(self) -> bool:
+        """Whether the flow was reverted, or is being reverted, after all of it had succeeded."""
+        return self.meta_value(UNDONE) is not None
+
+    def undo(self, at: float, reason: str | None) -> None:
+        """Record that the complete flow is to be reverted. Its engine then reverts it."""
+        self.meta[UNDONE] = {"at": at, "reason": reason}
+        self.history = history.with_change(self.history, Change(states.REVERTING, at, reason))
 
     def enter(
         self, state: str, at: float, why: str | None = None, errors: str | None = None

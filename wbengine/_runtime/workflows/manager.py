@@ -11,11 +11,12 @@ from wbengine._runtime.control import GivenUp
 from wbengine._runtime.workflow_call import WorkflowCall, latest_execution
 from wbengine._runtime.workflows.step_records import StepRecords
 from wbengine._runtime.workflows.workflow_run import WorkflowRun
+from wbengine.persistence import models
 
 __all__ = ["Progress", "Workflows"]
 
 
-_REVERTED: Final = GivenUp(True, "it is being reverted")
+_REVERTED: Final = GivenUp(models.CANCELLED, "it is being reverted")
 
 
 class Progress(NamedTuple):

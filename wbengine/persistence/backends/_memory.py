@@ -224,16 +224,16 @@ class MemoryConnection(base.Connection):
         items: base.ItemChanges = base.NO_ITEMS,
         logs: Sequence[models.LogChunk] = (),
         lease: _leases.Lease | None = None,
-        settled: commands.SettledCommand | None = None,
+        settled: commands.FlowCommand | None = None,
     ) -> None:
         with self._backend.lock:
             stored_flow = self._flow(flow.uuid, lease)
             if lease is None:
                 self._check_not_busy(stored_flow)
             if settled is not None:
-                if stored_flow.command != settled.command:
+                if stored_flow.command != settled:
                     raise settled.withdrawn_error(flow.uuid)
-                stored_flow.command = settled.replacement
+                stored_flow.command = None
             stored_flow.begin_batch()
             if flow_row:
                 stored_flow.detail.update(flow.copy(retain_contents=False))

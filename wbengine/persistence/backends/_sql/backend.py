@@ -334,7 +334,7 @@ class SQLConnection(base.Connection):
         items: base.ItemChanges = base.NO_ITEMS,
         logs: Sequence[models.LogChunk] = (),
         lease: _leases.Lease | None = None,
-        settled: commands.SettledCommand | None = None,
+        settled: commands.FlowCommand | None = None,
     ) -> None:
         batch = writing.batch_of(flow if flow_row else flow.uuid, atoms, items, logs=logs)
 

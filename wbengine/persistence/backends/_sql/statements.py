@@ -197,9 +197,7 @@ class Statements:
         self.has_command = sa.text(f"SELECT 1 FROM {_FLOWS} {flow} AND wish IS NOT NULL")
 
         self.put_command = sa.text(f"UPDATE {_FLOWS} SET wish = :wish {flow}")
-        self.settle_command = sa.text(
-            f"UPDATE {_FLOWS} SET wish = :replacement {flow} AND wish = :wish"
-        )
+        self.settle_command = sa.text(f"UPDATE {_FLOWS} SET wish = NULL {flow} AND wish = :wish")
         self.commands = sa.text(
             f"SELECT uuid, wish FROM {_FLOWS} WHERE uuid IN :uuids AND wish IS NOT NULL"
         ).bindparams(sa.bindparam("uuids", expanding=True))

@@ -372,17 +372,13 @@ def settle_command(
     connection: sa.Connection,
     statements: Statements,
     flow_uuid: str,
-    settled: _commands.SettledCommand,
+    settled: _commands.FlowCommand,
 ) -> None:
-    """Replace a command that is carried out.
+    """Delete a command that is carried out.
 
     :raises InvalidState: if the flow has another command.
     """
-    parameters = {
-        "flow_uuid": flow_uuid,
-        "wish": rows.command_text(settled.command),
-        "replacement": rows.command_text(settled.replacement),
-    }
+    parameters = {"flow_uuid": flow_uuid, "wish": rows.command_text(settled)}
     if not connection.execute(statements.settle_command, parameters).rowcount:
         raise settled.withdrawn_error(flow_uuid)
 
