@@ -1191,8 +1191,9 @@ class Engine(abc.ABC):
         """Let the next run revert all complete atoms, in reverse order.
 
         Allowed in SUCCESS, and in FAILURE: reversions that failed run again. The request is stored:
-        a later engine of the flow reverts it, too. The next run of a flow that had failed raises
-        `Cancelled`, one of a flow that had succeeded raises nothing if all is reverted.
+        a later engine of the flow reverts it, too. The next run of a flow that had succeeded raises
+        nothing if all is reverted. One of a flow that had failed raises its failure or, if the part
+        that failed was reverted before, `Cancelled`.
 
         :param reason: text for the history of the flow.
         :raises InvalidState: before `prepare`, while the flow runs, in other states, or if another
@@ -1217,12 +1218,17 @@ class Engine(abc.ABC):
         :param why: text for the change to PENDING. `reason` is that of the reversion.
         """
         lifecycle, plan = self._make_lifecycle(_do_nothing), self._compiled("reverted").plan
-        undone = self._storage.get_flow_state() == states.SUCCESS
-        given_up = control.GivenUp(models.UNDONE if undone else models.CANCELLED, reason)
         lifecycle.retry_reverts()
         scheduler = scheduler_module.Scheduler(plan, _preparation.saved_states(self._storage))
+        scheduler.start()
+        has_failed = bool(scheduler.unresolved())
         intentions = scheduler.apply(retry_decisions.everything(plan))
-        lifecycle.give_up(intentions, given_up, self._clock.time())
+        if intentions and not has_failed:
+            is_complete = self._storage.get_flow_state() == states.SUCCESS
+            given_up = control.GivenUp(models.UNDONE if is_complete else models.CANCELLED, reason)
+            lifecycle.give_up(intentions, given_up, self._clock.time())
+        else:  # The flow is reverted because of its failures.
+            lifecycle.set_intentions(intentions)
         self._restart(None, why, settled)
 
     def _restart(

@@ -151,6 +151,7 @@ def revert(
     def undo(state: str, details: Any) -> None:
         loaded.cancel(reason=reason)
 
+    loaded.check_state = functools.partial(_check_unfinished, uuid)
     # At the start of the run: a cancelled run starts nothing.
     loaded.notifier.register(states.RUNNING, undo)
     return loaded
@@ -205,6 +206,11 @@ def _check(uuid: str, operation: str, state: str | None) -> None:
     reason = _commands.refusal(operation, uuid, state)
     if reason is not None:
         raise _ownership.StateRefused(reason)
+
+
+def _check_unfinished(uuid: str, state: str | None) -> None:
+    if state in states.FLOW_ENDED:
+        raise _ownership.StateRefused(f"Flow {uuid} has ended in {state} meanwhile")
 
 
 def _causes_revert(atom: models.AtomDetail) -> bool:
