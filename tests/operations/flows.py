@@ -95,3 +95,52 @@ class Counted(linear_flow.Flow):
 def counted() -> Counted:
     Counted.looks = 0
     return Counted("counted").add(Step("a"))
+
+
+def undoable() -> linear_flow.Flow:
+    """Return a flow with a retry, a Map, a nested flow and a task without `revert`."""
+    half = linear_flow.Flow("half").add(Step("c"), Step("d"))
+    return linear_flow.Flow("undoable").add(
+        Step("a"),
+        Flaky("b"),
+        numbers("list"),
+        task.Map(item(), over="numbers", item="number", name="items"),
+        half,
+    )
+
+
+def empty() -> linear_flow.Flow:
+    return linear_flow.Flow("empty")
+
+
+class Flaky(Step):
+    """A step whose first execution fails."""
+
+    retries = 1
+
+    def execute(self) -> str:
+        is_first = self.name not in DONE
+        DONE.append(self.name)
+        if is_first:
+            raise ValueError("the first time")
+        return self.name
+
+    def revert(self, result: Any, **_: Any) -> None:
+        if result == self.name:
+            super().revert(result)
+
+
+@task.task
+def item(number: int) -> int:
+    DONE.append(f"item {number}")
+    return number
+
+
+@item.revert
+def undo_item(number: int) -> None:
+    DONE.append(f"-item {number}")
+
+
+@task.task(provides="numbers")
+def numbers() -> list[int]:
+    return [0, 1]

@@ -193,9 +193,9 @@ def _edits_by_uuid(
     help="""Revert the completed tasks of a flow.
 
     If an engine runs the flow, the command cancels that run and waits for its end. Otherwise a
-    conductor (`wbengine serve`) reverts a submitted flow, and the command reverts another one. A
-    flow in SUCCESS cannot be reverted. Exits with 0 if the flow is reverted or the request is
-    stored, else with 1. Of several flows, those that the command cannot revert are refused.
+    conductor (`wbengine serve`) reverts a submitted flow, and the command reverts another one. Also
+    a flow in SUCCESS is reverted. Exits with 0 if the flow is reverted or the request is stored,
+    else with 1. Of several flows, those that the command cannot revert are refused.
 
     Filters select flows that have not ended, and flows in FAILURE. With one ID, --dry-run prints
     the tasks that would be reverted.
@@ -249,8 +249,10 @@ def revert(
     printer.line(f"{row.name} {row.uuid}: {before} → {_flow_list.shown_state(now)}")
     if change.new == states.REVERTED:
         return errors.OK
-    advice = "" if change.new == states.SUCCESS else f"; to repeat: wbengine flow revert {row.uuid}"
-    printer.note(f"the run ended before the flow was reverted: state {change.new}{advice}")
+    printer.note(
+        f"the run ended before the flow was reverted: state {change.new};"
+        f" to repeat: wbengine flow revert {row.uuid}"
+    )
     return errors.UNHEALTHY
 
 

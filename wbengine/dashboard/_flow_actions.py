@@ -47,7 +47,7 @@ def of_flow(view: flows.FlowView, can_run: bool) -> list[Operation]:
         names.append("resume")
     if view.state == states.REVERTED or (view.failures and view.state in _WITH_FAILURES):
         names.append("retry")
-    if view.state not in (states.REVERTED, states.PENDING, states.SUCCESS):
+    if view.state not in (states.REVERTED, states.PENDING):
         names.append("revert")
     return [actions()[name] for name in names if name != view.command]
 

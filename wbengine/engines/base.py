@@ -1223,8 +1223,12 @@ class Engine(abc.ABC):
         scheduler.start()
         has_failed = bool(scheduler.unresolved())
         intentions = scheduler.apply(retry_decisions.everything(plan))
+        is_complete = self._storage.get_flow_state() == states.SUCCESS
+        if is_complete and not intentions:
+            raise _ownership.StateRefused(
+                f"Flow {self._storage.flow_uuid} has no tasks: there is nothing to revert"
+            )
         if intentions and not has_failed:
-            is_complete = self._storage.get_flow_state() == states.SUCCESS
             given_up = control.GivenUp(models.UNDONE if is_complete else models.CANCELLED, reason)
             lifecycle.give_up(intentions, given_up, self._clock.time())
         else:  # The flow is reverted because of its failures.

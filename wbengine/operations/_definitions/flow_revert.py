@@ -33,7 +33,7 @@ from wbengine.views import _shown_states
     ),
 )
 def revert(scope: op.Scope, flow: op.FlowId, reason: op.Reason = None) -> dict[str, Any]:
-    """Revert all completed tasks of a submitted flow.
+    """Revert all completed tasks of a submitted flow, also after it succeeded.
 
     A conductor (`wbengine serve`) carries the request out. A second request of the same kind
     returns the first one.

@@ -1,0 +1,147 @@
+"""Reversion of flows that succeeded."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.operations import flows
+from wbengine import engines, exceptions, operations, states
+from wbengine._concurrency import crash_points
+from wbengine.persistence import backends, base
+from wbengine.testing import run_submitted
+
+#: What `undoable` does, and in which order it is undone. Items of a Map have no order.
+EXECUTED = ["a", "b", "b", "item 0", "item 1", "c", "d"]
+REVERTED = ["-d", "-c", "-item", "-item", "-b", "-a"]
+
+
+class Crash(BaseException):
+    """The end of a process."""
+
+
+@pytest.fixture
+def backend() -> Iterator[base.Backend]:
+    flows.DONE.clear()
+    flows.FAILING.clear()
+    with backends.backend("memory://") as made:
+        yield made
+
+
+def complete(backend: base.Backend, factory: str = "undoable", **options: Any) -> str:
+    engine = operations.start(backend, f"tests.operations.flows:{factory}", **options)
+    engine.run()
+    assert engine.storage.get_flow_state() == states.SUCCESS
+    flows.DONE.clear()
+    return str(engine.storage.flow_uuid)
+
+
+def undone() -> list[str]:
+    return [name.partition(" ")[0] for name in flows.DONE]
+
+
+@pytest.mark.parametrize("kind", ["serial", "parallel"])
+def test_complete_flow_is_reverted_in_reverse_order(backend: base.Backend, kind: str) -> None:
+    uuid = complete(backend, engine=kind)
+    planned = operations.plan(backend, uuid, "revert")
+    assert planned.revert == ("a", "b", "list", "items", "c", "d")
+    operations.revert(backend, uuid, reason="recalled").run()
+    row = operations.find(backend, uuid)
+    assert (undone(), row.state, row.error) == (REVERTED, states.REVERTED, None)
+    history = history_of(backend, uuid)
+    assert ("REVERTING", "recalled") in history and history[-1] == ("REVERTED", None)
+    with pytest.raises(exceptions.InvalidState, match="is in REVERTED: no task can be reverted"):
+        operations.revert(backend, uuid)
+
+
+def history_of(backend: base.Backend, uuid: str) -> list[tuple[str, str | None]]:
+    with contextlib.closing(backend.get_connection()) as connection:
+        return [(each.state, each.why) for each in connection.get_flow_details(uuid).history]
+
+
+def test_failed_revert_of_a_complete_flow_is_repeated(backend: base.Backend) -> None:
+    uuid = complete(backend)
+    flows.FAILING.add("-c")
+    with pytest.raises(OSError, match="c cannot be undone"):
+        operations.revert(backend, uuid).run()
+    assert operations.find(backend, uuid).state == states.FAILURE
+    flows.FAILING.clear()
+    operations.revert(backend, uuid).run()
+    assert undone() == ["-d", "-c", *REVERTED[1:]]
+    assert operations.find(backend, uuid).state == states.REVERTED
+
+
+def test_reverted_flow_can_be_retried_from_the_beginning(backend: base.Backend) -> None:
+    uuid = complete(backend)
+    operations.revert(backend, uuid).run()
+    flows.DONE.clear()
+    operations.retry(backend, uuid).run()
+    assert (flows.DONE, operations.find(backend, uuid).state) == (EXECUTED, states.SUCCESS)
+
+
+def test_flow_without_tasks_has_nothing_to_revert(backend: base.Backend) -> None:
+    uuid = complete(backend, "empty")
+    with pytest.raises(exceptions.InvalidState, match="nothing to revert"):
+        operations.revert(backend, uuid)
+    assert operations.find(backend, uuid).state == states.SUCCESS
+
+
+def test_conductor_reverts_a_complete_flow_on_request(tmp_path: Path) -> None:
+    flows.DONE.clear()
+    with backends.backend(f"sqlite:///{tmp_path}/flows.db") as store:
+        handle = engines.submit(flows.undoable, backend=store)
+        run_submitted(store)
+        assert handle.state == states.SUCCESS
+        assert operations.request(store, handle.id, "revert", reason="recalled", by="Ann").is_new
+        run_submitted(store)
+        assert (undone()[-6:], handle.state) == (REVERTED, states.REVERTED)
+        assert ("REVERTING", "recalled (by Ann)") in history_of(store, handle.id)
+        with pytest.raises(exceptions.ExecutionFailure, match="REVERTED"):
+            handle.result()
+
+
+def test_reversion_continues_after_a_kill_at_each_write(backend: base.Backend) -> None:
+    point = 1
+    while revert_with_crash(backend, point):
+        point += 1
+    assert point > 15
+
+
+def revert_with_crash(backend: base.Backend, point: int) -> bool:
+    """Crash at a write, and continue; return False if there are fewer writes.
+
+    The request is stored completely or not at all, and no stored result of a revert is lost.
+    """
+    uuid, left, stored = complete(backend), [point], [0]
+
+    def crash(name: str) -> None:
+        if name in ("storage.before-save", "storage.after-save", "engine.before-submit"):
+            if name == "storage.after-save":
+                stored[0] = len(flows.DONE)
+            left[0] -= 1
+            if left[0] <= 0:
+                raise Crash(name)
+
+    crash_points.install(crash)
+    try:
+        operations.revert(backend, uuid).run()
+    except Crash:
+        pass
+    else:
+        return False
+    finally:
+        crash_points.install(None)
+    before, flows.DONE[:] = flows.DONE[: stored[0]], []
+    state = operations.find(backend, uuid).state
+    if state == states.SUCCESS:
+        operations.revert(backend, uuid).run()
+    elif state != states.REVERTED:
+        operations.resume(backend, uuid).run()
+    assert operations.find(backend, uuid).state == states.REVERTED
+    flows.DONE[:0] = before
+    assert undone() == REVERTED, point
+    return True
