@@ -104,6 +104,18 @@ def test_conductor_reverts_a_complete_flow_on_request(tmp_path: Path) -> None:
             handle.result()
 
 
+def test_conductor_refuses_to_revert_a_flow_without_tasks(tmp_path: Path) -> None:
+    with backends.backend(f"sqlite:///{tmp_path}/flows.db") as store:
+        handle = engines.submit(flows.empty, backend=store)
+        run_submitted(store)
+        operations.request(store, handle.id, "revert")
+        run_submitted(store)
+        assert handle.state == states.SUCCESS
+        with contextlib.closing(store.get_connection()) as connection:
+            assert connection.commands([handle.id]) == {}
+        assert run_submitted(store) == []
+
+
 def test_reversion_continues_after_a_kill_at_each_write(backend: base.Backend) -> None:
     point = 1
     while revert_with_crash(backend, point):

@@ -364,6 +364,8 @@ class Engine(abc.ABC):
         nodes: Iterable[int] | None = None
         edits: Edits | None = None
         refusal = _commands.refusal(command.what, storage.flow_uuid, state)
+        if command.what == _commands.REVERT:
+            refusal = self._refusal_to_revert(state)
         if refusal is None and command.what == _commands.RETRY:
             try:
                 is_reverted = state == states.REVERTED
@@ -1204,11 +1206,17 @@ class Engine(abc.ABC):
         self._change("reverted", lambda: self._begin_revert(reason, reason), self._check_reverts)
 
     def _check_reverts(self, state: str) -> None:
-        refusal = _commands.refusal(_commands.REVERT, self._storage.flow_uuid, state)
-        if refusal is None and state not in states.FLOW_ENDED:
-            refusal = f"Flow {self._storage.flow_uuid} is in {state}: cancel it instead"
+        refusal = self._refusal_to_revert(state)
         if refusal is not None:
             raise _ownership.StateRefused(refusal)
+
+    def _refusal_to_revert(self, state: str) -> str | None:
+        flow = self._storage.flow_uuid
+        if state not in (*states.FLOW_ENDED, states.PENDING):
+            return f"Flow {flow} is in {state}: cancel it instead"
+        if not any(True for _ in self._compiled("reverted").plan.atoms()):
+            return f"Flow {flow} has no tasks: there is nothing to revert"
+        return _commands.refusal(_commands.REVERT, flow, state)
 
     def _begin_revert(
         self, why: str | None, reason: str | None, settled: _commands.FlowCommand | None = None
@@ -1224,10 +1232,6 @@ class Engine(abc.ABC):
         has_failed = bool(scheduler.unresolved())
         intentions = scheduler.apply(retry_decisions.everything(plan))
         is_complete = self._storage.get_flow_state() == states.SUCCESS
-        if is_complete and not intentions:
-            raise _ownership.StateRefused(
-                f"Flow {self._storage.flow_uuid} has no tasks: there is nothing to revert"
-            )
         if intentions and not has_failed:
             given_up = control.GivenUp(models.UNDONE if is_complete else models.CANCELLED, reason)
             lifecycle.give_up(intentions, given_up, self._clock.time())
