@@ -185,6 +185,8 @@ def test_pages_can_be_operated_by_keyboard(
     expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
     page.keyboard.press("Enter")
     page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Start a flow")).to_be_focused()
+    page.keyboard.press("Tab")
     expect(page.get_by_label("Name, id or tag")).to_be_focused()
     page.keyboard.type("morning")
     page.keyboard.press("Enter")
