@@ -12,7 +12,7 @@ from wbengine import storage as storage_module
 from wbengine._calls import invocation as calls
 from wbengine._runtime import atom_lifecycle, workflow_call
 from wbengine._runtime import plan as plan_module
-from wbengine._runtime.workflows import programs, step_records
+from wbengine._runtime.workflows import history, programs, step_records
 from wbengine.engines import _flow_inputs
 from wbengine.persistence import _edits as edits_module
 from wbengine.persistence import models
@@ -144,11 +144,15 @@ def _check_steps(
     if not continues or record.meta_value(models.WORKFLOW) is None or not workflow.runs_steps:
         return
     attempt = workflow_call.latest_execution(record)
-    steps = step_records.StepRecords(storage, lifecycle).recorded(record.uuid, attempt)
+    records = step_records.StepRecords(storage, lifecycle)
+    steps = history.History(record.name, records.recorded(record.uuid, attempt))
     arguments = lifecycle.workflow_arguments(node, workflow, edits.inputs)
     call = workflow_call.WorkflowCall(node, workflow, calls.EXECUTE, record, arguments)
+    program = programs.replay(call, steps, storage, time.time(), records.check_tags)
     try:
-        programs.check_replay(call, steps, storage, time.time())
+        if program.error is not None:
+            raise program.error
+        steps.check_end(program.called_count)
     except exceptions.NonDeterministicWorkflow as error:
         names = ", ".join(repr(name) for name in edits.inputs if name in plan.firsts[node])
         raise exceptions.InvalidState(

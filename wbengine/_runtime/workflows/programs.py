@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from wbengine import exceptions
-from wbengine._concurrency import conditions
 from wbengine._runtime.workflow_call import WorkflowCall
 from wbengine._runtime.workflows.async_program import AsyncProgram
-from wbengine._runtime.workflows.history import History, RecordedStep
+from wbengine._runtime.workflows.history import History
 from wbengine._runtime.workflows.program import Completion, Program
+from wbengine._runtime.workflows.replay_program import ReplayProgram
 from wbengine._runtime.workflows.thread_program import ThreadProgram
 from wbengine.persistence import models
 from wbengine.storage import Storage
 
-__all__ = ["VERSIONS", "check_replay", "of_call"]
+__all__ = ["VERSIONS", "of_call", "replay"]
 
 #: Key of `meta["workflow"]`: versions of changes (`steps.version`) that the attempt uses.
 VERSIONS: Final = "versions"
@@ -24,7 +23,7 @@ VERSIONS: Final = "versions"
 def of_call(
     call: WorkflowCall,
     history: History,
-    on_waiting: Callable[[], object],
+    on_waiting: Callable[[], object] | None,
     *,
     on_read: Callable[[models.TaskDetail], None],
     read_version: Callable[[str, int, bool], int],
@@ -35,7 +34,7 @@ def of_call(
 ) -> Program:
     """Return the call of a workflow's function.
 
-    :param on_waiting: as for `ThreadProgram`.
+    :param on_waiting: as for `ThreadProgram`; None: the call is only a replay.
     :param on_read: called with the record of a step after its result was read for the function.
     :param values: loads and stores large values.
     :param now: time of the call in Unix seconds, unless the workflow has begun earlier.
@@ -62,49 +61,45 @@ def of_call(
     }
     if workflow.is_async:
         return AsyncProgram(workflow.fn, call.arguments, history, **common)
+    if on_waiting is None:
+        return ReplayProgram(workflow.fn, call.arguments, history, **common)
     return ThreadProgram(workflow.fn, call.arguments, history, on_waiting=on_waiting, **common)
 
 
-def check_replay(
-    call: WorkflowCall, recorded: Iterable[RecordedStep], values: Storage, now: float
-) -> None:
-    """Call the function of a workflow, and check that it repeats the recorded steps.
+def replay(
+    call: WorkflowCall,
+    history: History,
+    values: Storage,
+    now: float,
+    check_tags: Callable[[Iterable[str]], None],
+) -> Program:
+    """Call the function of a workflow in this thread until it needs a step without a result.
 
     This begins no step and writes nothing.
 
-    :raises NonDeterministicWorkflow: if the function does not repeat them.
+    :param check_tags: raises an exception if the workflow must not set these tags.
+    :returns: the call, which is closed. `error` is set if the function does not repeat the steps.
     """
-    steps = list(recorded)
-    history = History(call.record.name, steps)
     content = call.record.meta_value(models.WORKFLOW) or {}
-    versions: Mapping[str, int] = content.get(VERSIONS, {})
+    versions: dict[str, int] = dict(content.get(VERSIONS, {}))
 
     def read_version(change: str, newest: int, is_replaying: bool) -> int:
-        return versions.get(change, 1 if is_replaying else newest)
+        return versions.setdefault(change, 1 if is_replaying else newest)
 
-    waiting = conditions.Event()
     program = of_call(
         call,
         history,
-        waiting.set,
+        None,
         on_read=lambda record: None,
         read_version=read_version,
         publish=lambda name, value: None,
-        tag=lambda tags, is_replaying: None,
+        tag=lambda tags, is_replaying: check_tags(tags),
         values=values,
         now=now,
     )
     try:
-        while program.can_advance:
+        while program.can_advance and program.error is None:
             program.advance()
-            while program.is_computing:
-                waiting.wait()
-                waiting.clear()
-        if program.error is None:
-            history.check_end(program.called_count)
-    except exceptions.NonDeterministicWorkflow as error:
-        program.error = error
     finally:
         program.close()
-    if program.error is not None:
-        raise program.error
+    return program

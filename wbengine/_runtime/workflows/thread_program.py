@@ -49,7 +49,7 @@ class ThreadProgram(Program):
         # Whether `advance` waits for the function.
         self._is_awaited = False
         self._ended = conditions.Event()
-        self._thread: threads.Thread | None = None
+        self._thread: threading.Thread | None = None
         # Runs the coroutine that the function returned.
         self._loop: WorkflowLoop | None = None
 
@@ -133,6 +133,10 @@ class ThreadProgram(Program):
         else:
             self._on_waiting()
 
+    def _wait_for_turn(self) -> None:
+        self._return_turn()
+        self._turn_of_function.acquire()
+
     def wait(self) -> None:
         """Block the function until it has received a completion. Used by `Steps`.
 
@@ -142,8 +146,7 @@ class ThreadProgram(Program):
         while not (self._is_closed or self._history.has_completions):
             if self._waits_for_no_step:
                 raise RuntimeError("The workflow waits forever: no step is in progress")
-            self._return_turn()
-            self._turn_of_function.acquire()
+            self._wait_for_turn()
         if self._is_closed:
             raise exceptions.WorkflowInterrupted("The run of the workflow has ended")
         self._deliver()
