@@ -56,6 +56,7 @@ _TOP_LEVEL_COMMANDS: Final = {
     "workers": Lazy("workers_command", "List and control workers."),
     "status": Lazy("status_command", "Show the broker, the workers and the work of conductors."),
     "queues": Lazy("queues_command", "List and purge queues; list and resend requests."),
+    "deploy": Lazy("deploy_command", "Check new code against the flows of a store."),
     "db": Lazy("db_command", "Create, check and copy the store of flows."),
     "notify": Lazy("notify_command", "Check the destinations of notifications."),
     "dashboard": Lazy("dashboard_command", "Serve the dashboard."),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from wbengine import exceptions
@@ -13,7 +13,7 @@ from wbengine.persistence import _listing, base
 from wbengine.types import _written_tags
 from wbengine.views import _flow_list, _shown_states
 
-__all__ = ["FILTER", "MAX_FLOWS", "Filter", "select", "select_by_id", "select_for"]
+__all__ = ["FILTER", "MAX_FLOWS", "Filter", "iterate", "select", "select_by_id", "select_for"]
 
 #: Number of flows that one statement lists.
 _ROWS_PER_PAGE: Final = 1000
@@ -80,7 +80,19 @@ def select(
     :param is_selected: a further condition if they have none.
     :raises ValueError: if a condition is invalid.
     """
-    rows: list[_listing.FlowRow] = []
+    return list(iterate(connection, conditions, states, is_selected))
+
+
+def iterate(
+    connection: base.Connection,
+    conditions: Filter,
+    states: Collection[str],
+    is_selected: Callable[[_listing.FlowRow], bool] = lambda row: True,
+) -> Iterator[_listing.FlowRow]:
+    """Yield the same rows as `select`. Only one page of them is in memory.
+
+    :raises ValueError: if a condition is invalid.
+    """
     after: str | None = None
     while True:
         page = connection.list_flows(
@@ -104,10 +116,10 @@ def select(
             else:
                 matches = shown in states and is_selected(row)
             if matches:
-                rows.append(row)
+                yield row
         after = page.after
         if after is None:
-            return rows
+            return
 
 
 def select_for(
