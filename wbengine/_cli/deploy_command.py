@@ -28,6 +28,7 @@ _EFFECTS = {
     "continues": "would continue with another graph",
     "blocked": "would be blocked",
     "fails": "would fail",
+    "abandons": "would not continue their steps",
     "refused": "could not continue",
     "unclear": "cannot be checked",
 }
@@ -96,7 +97,8 @@ def _print(printer: output.Printer, finding: Finding) -> None:
     count = _formatting.count(finding.count, "flow")
     place = "" if finding.place is None else f" ({_relative(finding.place)})"
     effect = _EFFECTS[finding.result]
-    printer.line(f"{count} of {finding.name!r} {effect}: {finding.text}{place}")
+    name = finding.factory or repr(finding.name)
+    printer.line(f"{count} of {name} {effect}: {finding.text}{place}")
     if finding.repair is not None:
         printer.line(f"    repair: {finding.repair}")
     more = ", ..." if finding.count > len(finding.examples) else ""

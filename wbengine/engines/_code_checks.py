@@ -16,7 +16,7 @@ from wbengine._introspection import object_names
 from wbengine._runtime import control, workflow_call
 from wbengine._runtime.workflows import history, programs, step_records, step_tasks
 from wbengine._tasks.commands import Command
-from wbengine.engines import _allowed, _flow_errors, _loading
+from wbengine.engines import _allowed, _flow_errors, _flow_factories, _loading
 from wbengine.persistence import _commands, _history, _step_notes, models
 from wbengine.persistence import base as persistence
 from wbengine.types import failure as ft
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from wbengine.engines import base
 
 __all__ = [
-    "BLOCKED", "CONTINUES", "FAILS", "REFUSED", "UNCLEAR", "LocatedHistory", "Verdict", "check",
-    "check_stored",
+    "ABANDONS", "BLOCKED", "CONTINUES", "FAILS", "REFUSED", "UNCLEAR", "LocatedHistory", "Verdict",
+    "check", "check_stored",
 ]  # fmt: skip
 
 #: An engine continues the flow.
@@ -37,6 +37,8 @@ BLOCKED: Final = "blocked"
 FAILS: Final = "fails"
 #: The code has no engine for the flow, or cannot revert a step of it.
 REFUSED: Final = "refused"
+#: The code has no workflow of this name: its steps are neither continued nor reverted.
+ABANDONS: Final = "abandons"
 #: The check cannot tell.
 UNCLEAR: Final = "unclear"
 
@@ -57,6 +59,7 @@ class Verdict(NamedTuple):
     :ivar actual: how the code differs from it.
     :ivar place: file and line of the code.
     :ivar repair: line that makes the change depend on the version of the code.
+    :ivar factory: name of the factory of the flow, or None if its record cannot be read.
     """
 
     result: str
@@ -67,6 +70,7 @@ class Verdict(NamedTuple):
     actual: str | None = None
     place: str | None = None
     repair: str | None = None
+    factory: str | None = None
 
 
 class LocatedHistory(history.History):
@@ -116,7 +120,8 @@ def check_stored(
         return _refused(error)
     except Exception as error:
         return _refused(error)
-    return check(detail, command=command, flows=flows, payloads=connection.backend.payloads)
+    verdict = check(detail, command=command, flows=flows, payloads=connection.backend.payloads)
+    return verdict._replace(factory=_flow_factories.path_of(detail.meta.get(models.FACTORY)))
 
 
 def check(
@@ -144,7 +149,14 @@ def check(
         if verdict.result != CONTINUES:
             return verdict
     difference = engine.difference
-    return Verdict(CONTINUES, None if difference is None else str(difference))
+    if difference is None:
+        return Verdict(CONTINUES)
+    removed = map(difference.record, difference.removed)
+    abandoned = any(
+        record.state == states.RUNNING and record.meta_value(models.WORKFLOW) is not None
+        for record in removed
+    )
+    return Verdict(ABANDONS if abandoned else CONTINUES, str(difference))
 
 
 def _refused(error: Exception) -> Verdict:

@@ -23,6 +23,7 @@ __all__ = [
     "note",
     "note_used",
     "package_of",
+    "path_of",
     "read_arguments",
     "remake",
 ]
@@ -163,12 +164,17 @@ def _flow_of_path(name: str, args: Iterable[Any] | None) -> str | None:
 
 def package_of(factory_note: Any) -> str:
     """Return the top-level package of the factory in a `note`; "" if the note is not valid."""
+    return (path_of(factory_note) or "").partition(":")[0].partition(".")[0]
+
+
+def path_of(factory_note: Any) -> str | None:
+    """Return the name of the factory in a `note`, or None if the note is not valid."""
     try:
         name, args = factory_note["name"], factory_note["args"]
-        path: str = _flow_of_path(name, args) or name
-        return path.partition(":")[0].partition(".")[0]
+        path = _flow_of_path(name, args) or name
     except (LookupError, TypeError, AttributeError):
-        return ""
+        return None
+    return path if isinstance(path, str) else None
 
 
 def _check(args: Iterable[Any] | None, kwargs: Mapping[str, Any] | None) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import itertools
 import logging
 import os
 import queue
@@ -127,7 +128,7 @@ class _Checks:
     def _next(self) -> Sequence[Target]:
         if self._single:
             return [self._single.popleft()]
-        return [target for target, _ in zip(self._targets, range(_FLOWS_PER_CALL), strict=False)]
+        return list(itertools.islice(self._targets, _FLOWS_PER_CALL))
 
     def _submit(self, targets: Sequence[Target]) -> None:
         seconds = _IMPORT_SECONDS + self._code.seconds * len(targets)
@@ -175,14 +176,10 @@ def _check_in_child(code: Code, targets: Sequence[Target], emit: object) -> list
     for target in targets:
         try:
             with _limited(code.seconds):
-                verdicts.append(
-                    _code_checks.check_stored(
-                        connection,
-                        target.uuid,
-                        command=target.command,
-                        flows=code.flows or None,
-                    )
+                verdict = _code_checks.check_stored(
+                    connection, target.uuid, command=target.command, flows=code.flows or None
                 )
+            verdicts.append(verdict)
         except exceptions.NotFound:
             verdicts.append(None)
         except _TimeIsOverError:
@@ -205,9 +202,15 @@ def _connected(code: Code) -> base.Connection:
 
 @contextlib.contextmanager
 def _limited(seconds: float) -> Iterator[None]:
-    """Raise an exception in the block, which the main thread runs, after this time."""
+    """Raise an exception in the block, which the main thread runs, after this time.
+
+    The block may catch it, so it is raised again at the end.
+    """
+    is_over = False
 
     def interrupt(number: int, frame: object) -> None:
+        nonlocal is_over
+        is_over = True
         raise _TimeIsOverError
 
     before = signal.signal(signal.SIGALRM, interrupt)
@@ -217,3 +220,5 @@ def _limited(seconds: float) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+    if is_over:
+        raise _TimeIsOverError

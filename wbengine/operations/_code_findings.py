@@ -17,6 +17,7 @@ _PROBLEMS: Final = (
     _code_checks.BLOCKED,
     _code_checks.REFUSED,
     _code_checks.FAILS,
+    _code_checks.ABANDONS,
     _code_checks.UNCLEAR,
 )
 _MAX_EXAMPLES: Final = 3
@@ -28,6 +29,7 @@ class Finding:
 
     :ivar result: one of the constants of `_code_checks`.
     :ivar name: name of the first flow.
+    :ivar factory: name of the factory of the flows, or None if their records cannot be read.
     :ivar text: the reason for the first flow, in one line.
     :ivar workflow: name of the workflow, if a step differs.
     :ivar steps: the first and the last position at which a step differs, or None.
@@ -40,6 +42,7 @@ class Finding:
 
     result: str
     name: str
+    factory: str | None
     text: str
     workflow: str | None
     steps: tuple[int, int] | None
@@ -80,8 +83,8 @@ class Findings:
             if finding is None:
                 steps = None if verdict.step is None else (verdict.step, verdict.step)
                 finding = self._by_key[key] = Finding(
-                    verdict.result, target.name, verdict.text, verdict.workflow, steps,
-                    verdict.recorded, verdict.actual, verdict.place, verdict.repair,
+                    verdict.result, target.name, verdict.factory, verdict.text, verdict.workflow,
+                    steps, verdict.recorded, verdict.actual, verdict.place, verdict.repair,
                 )  # fmt: skip
             finding.add(target, verdict.step)
         if self.on_added is not None:
@@ -122,9 +125,9 @@ def _key(checked: Checked) -> object:
     target, verdict = checked
     if verdict.workflow is None:
         text = (verdict.text or "").replace(target.uuid, "").replace(repr(target.name), "")
-        return verdict.result, text
+        return verdict.result, verdict.factory, text
     calls = (_without_arguments(verdict.recorded), _without_arguments(verdict.actual))
-    return verdict.result, verdict.workflow, calls, verdict.place
+    return verdict.result, verdict.factory, verdict.workflow, calls, verdict.place
 
 
 def _without_arguments(call: str | None) -> Iterable[str]:
