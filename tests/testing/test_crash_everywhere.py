@@ -533,6 +533,16 @@ def test_threads_of_killed_workflows_end() -> None:
     assert [each for each in threading.enumerate() if each.name == "workflow"] == []
 
 
+def test_threads_of_earlier_runs_end() -> None:
+    counts = []
+
+    def count_threads(run: FinishedRun) -> None:
+        counts.append([each.name for each in threading.enumerate()].count("wbengine-leases"))
+
+    run(right_flow, checks=[count_threads], max_runs=300)
+    assert len(counts) == 302 and max(counts) < 30
+
+
 def checks_of(report: Report) -> set[str]:
     return {finding.check for finding in report.findings}
 

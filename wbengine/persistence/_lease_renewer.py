@@ -205,6 +205,13 @@ class LeaseRenewer:
         if store is not None:
             store.remove(held_lease)
 
+    def forget(self, backend: base.Backend) -> None:
+        """Drop all leases of a store, and end its thread."""
+        with self._lock:
+            store = self._stores.pop(backend, None)
+        if store is not None:
+            store.end()
+
     def pauses(self, backend: base.Backend, *, is_fresh: bool = False) -> tuple[TaskPause, ...]:
         """Return the pauses in a store, as read at most `POLL_SECONDS` ago.
 
@@ -235,6 +242,7 @@ class _StoreLeases:
         self._changed = conditions.Condition(self._lock)
         self._held_leases: dict[HeldLease, None] = {}
         self._running = False
+        self._idle_seconds = IDLE_SECONDS
         # `_until`: end of the current wait of the thread. `_poll_at`: time of the next poll.
         self._until = 0.0
         self._poll_at = 0.0
@@ -252,6 +260,12 @@ class _StoreLeases:
     def remove(self, held_lease: HeldLease) -> None:
         with self._lock:
             self._held_leases.pop(held_lease, None)
+
+    def end(self) -> None:
+        with self._lock:
+            self._held_leases.clear()
+            self._idle_seconds = 0.0
+            self._changed.notify_all()
 
     def poll_now(self, flow_uuid: str) -> None:
         with self._lock:
@@ -305,7 +319,7 @@ class _StoreLeases:
             while True:
                 if not self._held_leases:
                     self._until = math.inf  # So that each new lease ends the wait.
-                    self._changed.wait(IDLE_SECONDS)
+                    self._changed.wait(self._idle_seconds)
                     if not self._held_leases:
                         self._running = False
                         return []

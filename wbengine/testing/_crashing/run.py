@@ -15,7 +15,7 @@ from wbengine._calls import invocation as calls
 from wbengine._runtime.workflows.thread_program import ThreadProgram
 from wbengine.engines import base as engine_base
 from wbengine.engines.worker_based._requests.options import RequestOptions
-from wbengine.persistence import _listing, models
+from wbengine.persistence import _lease_renewer, _listing, models
 from wbengine.persistence.backends import _memory
 from wbengine.running import CURRENT
 from wbengine.testing._crashing import fleet
@@ -177,6 +177,7 @@ def simulate(subject: Subject, schedule: Schedule, *, later: float = 0.0) -> Out
         logging.disable()  # Thousands of runs would fill the output of the test.
         for world in subject.worlds:
             stack.enter_context(world.recorded_by(run))
+        stack.callback(_lease_renewer.of_process().forget, run.store)
         run.live()
         run.check()
     return run.outcome
@@ -196,7 +197,7 @@ class _Run:
         self._kept: list[tuple[str, Any]] = []  # signals that arrive late
         self._clock = IdleClock(start, self._idle)
         self._inner = _memory.MemoryBackend(clock=self._clock)
-        self._store = CrashingStore(self._inner, self._before_write, self._check_alive)
+        self.store: Final = CrashingStore(self._inner, self._before_write, self._check_alive)
         self._fleet = fleet.Fleet(subject.options)
         self._is_dead = False
         self._reverts_again = False
@@ -279,7 +280,7 @@ class _Run:
             subject.make(),
             inputs,
             detail,
-            backend=self._store,
+            backend=self.store,
             engine="parallel",
             executor=executor,
             clock=self._clock,
