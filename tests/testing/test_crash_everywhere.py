@@ -23,8 +23,9 @@ from wbengine import exceptions, retry, task
 from wbengine.patterns import linear_flow, unordered_flow
 from wbengine.steps import AsyncSteps, Steps
 from wbengine.testing import FinishedRun, Report, World, crash_everywhere
-from wbengine.testing._crashing import schedules
-from wbengine.testing._crashing.run import Subject, simulate
+from wbengine.testing._crashing import arguments, schedules
+from wbengine.testing._crashing.outcome import Subject
+from wbengine.testing._crashing.run import simulate
 from wbengine.testing._crashing.schedules import Action, Fault, Moment, Schedule
 
 BANK = World("bank")
@@ -582,7 +583,9 @@ def test_code_of_a_killed_worker_has_no_effects() -> None:
     }, lock
     report = run(flow_of(charge_with_bare_except), max_runs=60)
     for finding in report.findings:  # Only exceptions lead to that line.
-        assert "lose" not in str(finding.schedule) and "power" not in str(finding.schedule), report
+        assert "lose" not in str(finding.schedule) and "kill both" not in str(finding.schedule), (
+            report
+        )
 
 
 @pytest.mark.parametrize(
@@ -602,6 +605,26 @@ def test_code_of_a_killed_worker_has_no_effects() -> None:
 def test_argument_of_wrong_type_is_named(options: dict[str, Any], message: str) -> None:
     with pytest.raises(TypeError, match=message):
         crash_everywhere(right_flow, {"order": "7"}, **options)
+
+
+def test_world_that_is_missing_is_named() -> None:
+    with pytest.raises(ValueError, match=r"world must contain all worlds .* World\('bank'\)"):
+        crash_everywhere(right_flow, {"order": "7"}, world=[MAIL, INDEX])
+
+
+@task.workflow
+def waits_twice(steps: Steps, order: str) -> None:
+    steps.wait_for("approved", timeout=60, default=None)
+    steps.run(charge, order)
+    steps.wait_for("approved")
+
+
+def test_each_signal_of_a_name_is_disturbed() -> None:
+    signals = [("approved", 1), ("approved", 2)]
+    for fault in ("approved:missing", "approved 2:missing"):
+        report = run(waits_twice, signals=signals, only=fault)
+        # Without the first signal, the second one ends the first wait.
+        assert checks_of(report) == {"ends"}, report
 
 
 def test_missing_input_is_named() -> None:
@@ -772,7 +795,8 @@ def two_workflows() -> unordered_flow.Flow:
 
 def test_failed_reversion_of_a_workflow_does_not_stop_that_of_another() -> None:
     """A run that halts withdraws the last calls in flight: nothing else wakes it."""
-    subject = Subject(two_workflows, {"order": "7"}, WORLDS, signals=[("approved", True)])
+    approved = arguments.signals({"approved": True})
+    subject = Subject(two_workflows, {"order": "7"}, WORLDS, signals=approved)
     ends = []
     for single in schedules.singles(simulate(subject, Schedule()).trace, []):
         if single.moments[0][1].action is not Action.DEADLINE:

@@ -160,11 +160,10 @@ def test_failed_test_shows_findings_once_although_pytest_shortens_them(
 def test_each_report_is_saved_as_page(pytester: pytest.Pytester) -> None:
     """Names of tests may be long, and differ only in characters that file names cannot have."""
     suite = SUITE.replace('"it\'s [18] / 19"]', '"18/", "18:"]')
-    suite += (
-        f"\ndef test_{'a' * 300}(crash_everywhere):\n    crash_everywhere(order, {{'order': 1}})"
-    )
+    call = "crash_everywhere(order, {'order': 1}, world=bank)"
+    suite += f"\ndef test_{'a' * 300}(crash_everywhere):\n    {call}"
     suite = suite.replace(
-        "    assert report.ok", "    crash_everywhere(order, {'order': 1})\n    #"
+        "    assert report.ok", "    crash_everywhere(order, {'order': 1}, world=bank)\n    #"
     )
     pytester.makepyfile(test_shop=suite)
     options = ("--crash-html", "pages/of tests", "--crash-only", "1:kill")

@@ -189,7 +189,8 @@ def test_step_may_ignore_a_missing_answer_but_not_a_refused_connection(
     def send(order: str) -> None:
         with client_of(mail) as client:
             try:
-                client.post("/mails", json={"order": order}, headers={"Idempotency-Key": order})
+                headers = {"Idempotency-Key": order}
+                client.post("/mails", json={"order": order}, headers=headers).raise_for_status()
             except Exception as error:
                 errors.add(type(error).__name__)
                 if type(error).__name__ != caught:
@@ -197,7 +198,22 @@ def test_step_may_ignore_a_missing_answer_but_not_a_refused_connection(
 
     report = run(send, mail)
     assert ("failures_are_reported" in found(report)) == is_found, report
-    assert errors == {"ConnectError", "ReadTimeout"}
+    assert errors == {"ConnectError", "HTTPStatusError", "ReadTimeout"}
+
+
+def test_step_that_ignores_status_503_is_found() -> None:
+    mail = HttpWorld("mail")
+    mail.on("POST", "/mails", effect="mail {order}")
+    statuses: set[int] = set()
+
+    def send(order: str) -> None:
+        headers = {"Idempotency-Key": order}
+        with client_of(mail) as client:
+            statuses.add(client.post("/mails", json={"order": order}, headers=headers).status_code)
+
+    report = run(send, mail)
+    assert "failures_are_reported" in found(report), report
+    assert ":busy" in str(report) and statuses == {200, 503}
 
 
 # Key-value stores. --------------------------------------------------------------------------------
@@ -383,7 +399,7 @@ def test_repeated_rename_is_found_unless_it_checks_the_result(checks_first: bool
         **LIMITS,
     )
     assert report.ok == checks_first, report
-    assert found(report) <= {"same_end"}
+    assert found(report) <= {"same_state"}
 
 
 # Databases. ---------------------------------------------------------------------------------------

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from wbengine._concurrency.manual_clock import ManualClock
     from wbengine.testing._brokers import Broker
     from wbengine.testing._crashing.exploring import crash_everywhere
+    from wbengine.testing._crashing.outcome import FinishedRun
     from wbengine.testing._crashing.report import Finding, Report
-    from wbengine.testing._crashing.run import FinishedRun
     from wbengine.testing._faults import Fault
     from wbengine.testing._stores import FaultyBackend
     from wbengine.testing._submitted import run_submitted

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from wbengine._introspection import object_names
-from wbengine.testing._crashing.run import OwnCheck
+from wbengine.testing._crashing.outcome import OwnCheck, PlannedSignal
 from wbengine.testing._worlds.world import World
 
 __all__ = ["check_choice", "check_limits", "checks", "exceptions", "signals", "worlds"]
@@ -38,12 +39,18 @@ def worlds(given: World | Iterable[World]) -> list[World]:
     return found
 
 
-def signals(given: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> list[tuple[str, Any]]:
+def signals(given: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> list[PlannedSignal]:
     pairs = list(given.items() if isinstance(given, Mapping) else given)
     for pair in pairs:
         if not (isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str)):
             raise TypeError(f"signals must be values by name, or pairs of both, got {pair!r:.80}")
-    return pairs
+    counts = Counter[str]()
+    planned = []
+    for name, value in pairs:
+        counts[name] += 1
+        label = name if counts[name] == 1 else f"{name} {counts[name]}"
+        planned.append(PlannedSignal(label, name, value))
+    return planned
 
 
 def exceptions(

@@ -9,7 +9,7 @@ from typing import Final
 
 from wbengine import exceptions, states
 from wbengine.testing._crashing.killed import Stuck
-from wbengine.testing._crashing.run import Event, Outcome
+from wbengine.testing._crashing.outcome import Event, Outcome
 from wbengine.testing._worlds.world import DO, Operation, World
 
 __all__ = ["CHECKS", "COMPARING", "Check", "Expected", "Problem", "problems"]
@@ -48,9 +48,9 @@ class Expected:
         keys = _remaining(first)
         counts = {name: count.total() for name, count in keys.items()}
         alone = cls(first.state, first.values, frozenset(first.values), keys, counts)
-        return alone.narrowed(second)
+        return alone.common_with(second)
 
-    def narrowed(self, other: Outcome) -> Expected:
+    def common_with(self, other: Outcome) -> Expected:
         """Return what is also equal in another run without faults."""
         others = _remaining(other)
         return replace(
@@ -121,9 +121,23 @@ def _remaining(outcome: Outcome) -> dict[str, Counter[str]]:
     return keys
 
 
-def _failures(outcome: Outcome) -> dict[tuple[str, int, str], str]:
-    """Return the executions that failed, with their failures."""
-    return {event.execution: event.failure for event in outcome.events if event.failure}
+def _executions(outcome: Outcome, kind: str) -> set[tuple[str, int, str]]:
+    """Return the executions of steps that ended with success or failure."""
+    return {event.execution for event in outcome.events if event.kind == kind}
+
+
+def _broken_by(
+    check: str, number: int, operation: Operation, text: str, other: str = ""
+) -> Problem:
+    """Return a problem with an operation.
+
+    :param number: index of the event of the operation.
+    :param text: what is wrong; the world and the key of the operation precede it.
+    :param other: another key that distinguishes the problem.
+    """
+    about = f"{operation.world.name} {operation.key} {other}".rstrip()
+    text = f"{operation.world.name}: {operation.key!r} {text}"
+    return Problem(check, about, text, number, operation.line)
 
 
 def at_most_once(outcome: Outcome, expected: Expected) -> Iterator[Problem]:
@@ -135,15 +149,12 @@ def at_most_once(outcome: Outcome, expected: Expected) -> Iterator[Problem]:
             continue
         existing[place] += 1 if operation.kind == DO else -1
         if existing[place] > 1:
-            yield Problem(
-                "at_most_once",
-                f"{operation.world.name} {operation.key}",
-                f"{operation.world.name}: {operation.key!r} was done twice, by"
-                f" {event.step or 'the workflow'}. Pass an idempotency key that is the same when"
-                f" the step runs again, or ask the outside system first{_or_never(outcome)}",
-                number,
-                operation.line,
+            text = (
+                f"was done twice, by {event.step or 'the workflow'}. Pass an idempotency key that"
+                " is the same when the step runs again, or ask the outside system"
+                f" first{_or_never(outcome)}"
             )
+            yield _broken_by("at_most_once", number, operation, text)
 
 
 def _or_never(outcome: Outcome) -> str:
@@ -155,8 +166,8 @@ def undone(outcome: Outcome, expected: Expected) -> Iterator[Problem]:
     """Check that nothing remains if the flow is reverted."""
     if outcome.state != states.REVERTED:
         return
-    failures = _failures(outcome)
-    for (world, key), done in _active(outcome).items():
+    failures = _executions(outcome, "failure")
+    for (world, _), done in _active(outcome).items():
         if world.permanent:
             continue
         latest = done[-1]
@@ -166,13 +177,8 @@ def undone(outcome: Outcome, expected: Expected) -> Iterator[Problem]:
                 f"{latest.step} failed after its effect, and {how}. The revert of a function is"
                 " called after an exception only with revert(failed=True)"
             )
-        yield Problem(
-            "undone",
-            f"{world.name} {key}",
-            f"{world.name}: {key!r} remains, although the flow was reverted: {how}",
-            latest.event,
-            latest.operation.line,
-        )
+        text = f"remains, although the flow was reverted: {how}"
+        yield _broken_by("undone", latest.event, latest.operation, text)
 
 
 def undone_in_order(outcome: Outcome, expected: Expected) -> Iterator[Problem]:
@@ -196,14 +202,8 @@ def undone_in_order(outcome: Outcome, expected: Expected) -> Iterator[Problem]:
             is_ordered = outcome.is_before(step, later)
             if world.permanent or world.repeatable or not is_ordered:
                 continue
-            yield Problem(
-                "undone_in_order",
-                f"{operation.world.name} {operation.key} {key}",
-                f"{operation.world.name}: {operation.key!r} was undone before {key!r}, which was"
-                " done after it",
-                number,
-                operation.line,
-            )
+            text = f"was undone before {key!r}, which was done after it"
+            yield _broken_by("undone_in_order", number, operation, text, key)
         del done[index]
 
 
@@ -211,33 +211,27 @@ def nothing_missing(outcome: Outcome, expected: Expected) -> Iterator[Problem]:
     """Check that nothing is undone that does not exist."""
     for number, event, operation in _operations(outcome):
         if operation.result == "missing" and not operation.is_accepted:
-            yield Problem(
-                "nothing_missing",
-                f"{operation.world.name} {operation.key}",
-                f"{operation.world.name}: {operation.key!r} was undone by"
-                f" {event.step or 'the workflow'}, but does not exist (any more). Ask the outside"
-                " system first: a revert can run twice, and after an execution that had no effect",
-                number,
-                operation.line,
+            text = (
+                f"was undone by {event.step or 'the workflow'}, but does not exist (any more). Ask"
+                " the outside system first: a revert can run twice, and after an execution that had"
+                " no effect"
             )
+            yield _broken_by("nothing_missing", number, operation, text)
 
 
 def known_effects_exist(outcome: Outcome, expected: Expected) -> Iterator[Problem]:
     """Check that no idempotency key is used again after its effect was undone."""
     for number, event, operation in _operations(outcome):
-        if operation.result == "ended":
-            yield Problem(
-                "known_effects_exist",
-                f"{operation.world.name} {operation.key}",
-                f"{operation.world.name}: {operation.key!r} was not done by {event.step}, because"
-                " its idempotency key is that of an effect that was undone. Use another key after"
-                " an undo, such as self.request.id on workers, or ask the outside system first",
-                number,
-                operation.line,
+        if operation.result == "undone_before":
+            text = (
+                f"was not done by {event.step}, because its idempotency key is that of an effect"
+                " that was undone. Use another key after an undo, such as self.request.id, or ask"
+                " the outside system first"
             )
+            yield _broken_by("known_effects_exist", number, operation, text)
 
 
-def same_end(outcome: Outcome, expected: Expected) -> Iterator[Problem]:
+def same_state(outcome: Outcome, expected: Expected) -> Iterator[Problem]:
     """Check that the flow ends as without kills, lost workers and an unreachable store."""
     if not _has_to_be_equal(outcome) or outcome.state == expected.state:
         return
@@ -245,7 +239,7 @@ def same_end(outcome: Outcome, expected: Expected) -> Iterator[Problem]:
         return  # another check
     why = "" if outcome.error is None else f": {type(outcome.error).__name__}: {outcome.error}"
     yield Problem(
-        "same_end",
+        "same_state",
         f"{outcome.state} {type(outcome.error).__name__}",
         f"the flow ended in {outcome.state}, without these faults in {expected.state}{why:.300}",
     )
@@ -296,8 +290,8 @@ def failed_steps_leave_nothing(outcome: Outcome, expected: Expected) -> Iterator
     """Check that no effect of a failed step remains if the flow succeeds."""
     if outcome.state != states.SUCCESS:
         return
-    failures = _failures(outcome)
-    for (world, key), all_done in _active(outcome).items():
+    failures = _executions(outcome, "failure")
+    for (world, _), all_done in _active(outcome).items():
         if world.permanent or world.repeatable:
             continue
         for done in all_done:
@@ -307,21 +301,16 @@ def failed_steps_leave_nothing(outcome: Outcome, expected: Expected) -> Iterator
                 advice = "Undo it: an exception does not show that nothing was done"
                 if outcome.has_failed_reversion:
                     advice = "A revert failed: do not catch its exception around steps.scope()"
-                yield Problem(
-                    "failed_steps_leave_nothing",
-                    f"{world.name} {key}",
-                    f"{world.name}: {key!r} remains, although {done.step} failed and the flow went"
-                    f" on without it. {advice}",
-                    done.event,
-                    done.operation.line,
-                )
+                how = f"{done.step} failed and the flow went on without it. {advice}"
+                text = f"remains, although {how}"
+                yield _broken_by("failed_steps_leave_nothing", done.event, done.operation, text)
 
 
 def _succeeds_later(outcome: Outcome, done: _Done) -> bool:
     """Return whether a later execution succeeded, and did nothing because the effect existed."""
     later = outcome.events[done.event :]
-    ended = {
-        event.execution for event in later if event.step == done.step and event.text == "has ended"
+    succeeded = {
+        event.execution for event in later if event.step == done.step and event.kind == "success"
     }
     world = done.operation.world
     did = {
@@ -329,7 +318,7 @@ def _succeeds_later(outcome: Outcome, done: _Done) -> bool:
         for event in later
         if event.operation is not None and event.operation.world is world
     }
-    return bool(ended - did)
+    return bool(succeeded - did)
 
 
 def failures_are_reported(outcome: Outcome, expected: Expected) -> Iterator[Problem]:
@@ -338,11 +327,7 @@ def failures_are_reported(outcome: Outcome, expected: Expected) -> Iterator[Prob
         return
     exists = {(world.name, key) for world, key in _active(outcome)}
     did = {event.execution for _, event, operation in _operations(outcome)}
-    succeeded = {
-        event.execution
-        for event in outcome.events
-        if event.kind == "step" and event.text == "has ended"
-    }
+    succeeded = _executions(outcome, "success")
     for number, event in enumerate(outcome.events):
         if event.kind != "refused" or event.execution not in succeeded or event.execution in did:
             continue
@@ -388,12 +373,12 @@ def reversible(outcome: Outcome, expected: Expected) -> Iterator[Problem]:
     failed = [
         (number, event)
         for number, event in enumerate(outcome.events)
-        if event.failure and event.step.startswith("revert of ")
+        if event.kind == "failure" and event.step.startswith("revert of ")
     ]
     if failed:
         number, event = failed[-1]
         text = (
-            f"{event.step} {event.failure:.1000}: the flow remains in FAILURE. The result of a step"
+            f"{event.step} {event.text:.1000}: the flow remains in FAILURE. The result of a step"
             " can be a failure: a revert should use the arguments of the step"
         )
         yield Problem("reversible", event.step, text, number)
@@ -420,7 +405,7 @@ CHECKS: Final[Mapping[str, Check]] = {
     check.__name__: check
     for check in (
         at_most_once, undone, undone_in_order, nothing_missing, known_effects_exist,
-        same_end, same_result, same_effects, failed_steps_leave_nothing, failures_are_reported,
+        same_state, same_result, same_effects, failed_steps_leave_nothing, failures_are_reported,
         in_steps, replayable, reversible, ends,
     )
 }  # fmt: skip
@@ -430,7 +415,7 @@ CHECKS: Final[Mapping[str, Check]] = {
 COMPARING: Final = frozenset({"same_result", "same_effects"})
 
 #: Checks that also find what other checks explain better.
-_GENERAL: Final = frozenset({same_end, same_result, same_effects, undone_in_order})
+_GENERAL: Final = frozenset({same_state, same_result, same_effects, undone_in_order})
 
 
 def problems(outcome: Outcome, expected: Expected, checks: Sequence[Check]) -> list[Problem]:

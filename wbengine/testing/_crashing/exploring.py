@@ -16,8 +16,9 @@ from wbengine.testing._crashing import arguments, schedules, sources
 from wbengine.testing._crashing import checks as checking
 from wbengine.testing._crashing.checks import CHECKS, Expected, Problem
 from wbengine.testing._crashing.memory import ProcessMemory
+from wbengine.testing._crashing.outcome import Outcome, OwnCheck, Subject
 from wbengine.testing._crashing.report import Report
-from wbengine.testing._crashing.run import Outcome, OwnCheck, Subject, simulate
+from wbengine.testing._crashing.run import simulate
 from wbengine.testing._crashing.schedules import At, Schedule
 from wbengine.testing._worlds.world import World
 
@@ -175,7 +176,7 @@ class _Explorer:
         self._modules = modules
         #: What runs without faults did, and whether many of them were compared.
         self._expected: Expected
-        self._is_certain = False
+        self._has_compared_more = False
 
     def explore(self) -> Report:
         """Run all single faults, and pairs if these show no problems."""
@@ -184,9 +185,9 @@ class _Explorer:
         if not trace:
             report.seconds = _clock() - started
             return report
-        found = list(schedules.singles(trace, [name for name, _ in self._subject.signals]))
+        found = list(schedules.singles(trace, [each.label for each in self._subject.signals]))
         if self._subject.is_remote:
-            found.insert(0, Schedule(is_apart=True))
+            found.insert(0, Schedule(is_separate=True))
         report.singles = len(found)
         singles: list[_Single] = []
         for schedule in found:
@@ -194,7 +195,7 @@ class _Explorer:
                 break
             outcome = self._run(schedule)
             report.singles_run += 1
-            if outcome.trace[schedule.last + 1 :] and not schedule.is_apart:
+            if outcome.trace[schedule.last + 1 :] and not schedule.is_separate:
                 singles.append(_Single(schedule, outcome.trace, outcome.steps))
         if not report.findings:
             self._check_names(set().union(*(single.steps for single in singles)))
@@ -218,35 +219,27 @@ class _Explorer:
         return self._report
 
     def _learn(self) -> Sequence[At]:
-        """Run twice without faults. Return the moments; none if the flow ends wrongly."""
+        """Run twice without faults. Return the moments; none if the flow ends wrongly.
+
+        :raises ValueError: if `world` or `signals` do not fit the flow.
+        """
         first = simulate(self._subject, Schedule())
-        if first.state == states.PENDING and first.error is not None:
-            raise first.error  # It cannot start, for example because an input is missing.
-        if first.is_endless:
-            self._expected = Expected.of(first, first)
-            self._report.add(first, checking.problems(first, self._expected, self._checks))
-            return ()
-        limit = _MIN_MOMENTS + _MORE_MOMENTS * len(first.trace)
-        self._subject = replace(self._subject, max_moments=limit)
-        if first.state != self._end:
+        self._check_arguments(first)
+        uses: Sequence[sources.Use] = ()
+        second = first
+        is_right = not first.is_endless and first.state == self._end
+        if is_right:
+            self._limit(first)
+            with sources.observed() as uses:
+                second = simulate(self._subject, Schedule(), later=_LATER)
+        self._expected = Expected.of(first, second)
+        if is_right or first.is_endless:
+            problems = checking.problems(first, self._expected, self._checks)
+        else:
             error = "" if first.error is None else f": {type(first.error).__name__}: {first.error}"
             text = f"without faults, the flow ended in {first.state}, not in {self._end}{error}"
-            self._report.add(first, [Problem("end", first.state, text)])
-            self._expected = Expected.of(first, first)
-            return ()
-        if first.unsent:
-            raise ValueError(
-                f"signals contains {first.unsent[0]!r}, but the flow ended in {first.state} without"
-                " waiting for it"
-            )
-        new = {name for name in first.modules - self._modules if not name.startswith("wbengine.")}
-        if new:
-            memory = ProcessMemory(self._modules | new)
-            self._subject = replace(self._subject, memory=memory)
-        with sources.observed() as uses:
-            second = simulate(self._subject, Schedule(), later=_LATER)
-        self._expected = Expected.of(first, second)
-        self._report.add(first, checking.problems(first, self._expected, self._checks))
+            problems = [Problem("end", first.state, text)]
+        self._report.add(first, problems)
         if any(check is CHECKS["replayable"] for check in self._checks):
             for use in uses:
                 text = (
@@ -254,7 +247,31 @@ class _Explorer:
                     f" {use.replacement}, or do it in a step"
                 )
                 self._report.add(second, [Problem("replayable", use.line, text, line=use.line)])
-        return first.trace
+        return first.trace if is_right else ()
+
+    def _limit(self, first: Outcome) -> None:
+        """Limit the moments of later runs, and restore the variables of all modules of tasks."""
+        modules = self._modules | {
+            each.__module__ for each in first.tasks if not each.__module__.startswith("wbengine.")
+        }
+        self._subject = replace(
+            self._subject,
+            max_moments=_MIN_MOMENTS + _MORE_MOMENTS * len(first.trace),
+            memory=self._subject.memory if modules == self._modules else ProcessMemory(modules),
+        )
+
+    def _check_arguments(self, first: Outcome) -> None:
+        """Check the parameters `world` and `signals` with a run without faults."""
+        if first.state == states.PENDING and first.error is not None:
+            raise first.error  # It cannot start, for example because an input is missing.
+        if first.unknown_worlds:
+            names = ", ".join(sorted(repr(each) for each in first.unknown_worlds))
+            raise ValueError(f"world must contain all worlds that the tasks use, also {names}")
+        if first.unsent and first.state == self._end and not first.is_endless:
+            raise ValueError(
+                f"signals contains {first.unsent[0]!r}, but the flow ended in {first.state} without"
+                " waiting for it"
+            )
 
     def _check_names(self, steps: Collection[str]) -> None:
         """Check that the parameter `exceptions` names steps.
@@ -291,10 +308,12 @@ class _Explorer:
     def _run(self, schedule: Schedule) -> Outcome:
         outcome = simulate(self._subject, schedule)
         problems = checking.problems(outcome, self._expected, self._checks)
-        if not self._is_certain and any(each.check in checking.COMPARING for each in problems):
-            self._is_certain = True
+        if not self._has_compared_more and any(
+            each.check in checking.COMPARING for each in problems
+        ):
+            self._has_compared_more = True
             for _ in range(_MORE_COMPARED):
-                self._expected = self._expected.narrowed(simulate(self._subject, Schedule()))
+                self._expected = self._expected.common_with(simulate(self._subject, Schedule()))
             problems = checking.problems(outcome, self._expected, self._checks)
         self._report.add(outcome, problems)
         return outcome

@@ -7,7 +7,7 @@ from typing import Final
 
 from wbengine._runtime.plan import Plan
 
-__all__ = ["Order", "without_item"]
+__all__ = ["Order", "task_name", "without_item"]
 
 #: The name of a step of a workflow: workflow, attempt, position and task.
 _STEP: Final = re.compile(r"(?P<workflow>.*)/(?P<attempt>\d+)\.(?P<position>\d+)-(?P<task>.*)\Z")
@@ -55,3 +55,9 @@ class Order:
 def without_item(step: str) -> str:
     """Return the name of the task of a step or of an item of a Map, or of its reversion."""
     return re.sub(r"\[\d+\]\Z", "", step.removeprefix("revert of "))
+
+
+def task_name(step: str) -> str:
+    """Return the task of a step, such as 'charge' for 'checkout/1.3-charge' or 'shop.charge'."""
+    match = _STEP.match(step)
+    return match["task"] if match else step.rpartition(".")[2]

@@ -27,10 +27,11 @@ _REVERT: Final = "revert of "
 _FAULTS: Final = {
     Action.KILL: "engine killed",
     Action.LATER: "killed for a day",
-    Action.POWER: "engine and worker killed",
+    Action.KILL_BOTH: "engine and worker killed",
     Action.LOSE: "worker killed",
     Action.RESEND: "worker killed, step repeated",
     Action.FAIL: "exception",
+    Action.BUSY: "HTTP 503",
     Action.COPY: "request twice",
     Action.UNREACHABLE: "store unreachable",
     Action.LOST_ANSWER: "store without answer",

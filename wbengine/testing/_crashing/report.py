@@ -12,7 +12,7 @@ from typing import Final
 
 from wbengine.testing._crashing.checks import Problem
 from wbengine.testing._crashing.matrix import Matrix
-from wbengine.testing._crashing.run import Event, Outcome
+from wbengine.testing._crashing.outcome import Event, Outcome
 from wbengine.testing._crashing.schedules import At, Schedule
 
 __all__ = ["Finding", "Report"]
@@ -24,6 +24,12 @@ _SHOWN: Final = 5
 _MAX_EVENTS: Final = 40
 
 _MARKS: Final = {"fault": "!!", "operation": "->"}
+
+#: Kinds of events whose text begins with the step.
+_OF_STEPS: Final = ("step", "success", "failure")
+
+#: Kinds of events that other events of the timeline imply.
+_DETAILS: Final = ("refused", "success")
 
 
 @dataclass(frozen=True)
@@ -165,7 +171,7 @@ def _timeline(events: Sequence[Event], marked: int) -> Iterator[str]:
     shown = [
         (number, event)
         for number, event in enumerate(events)
-        if number == marked or not _is_detail(event)
+        if number == marked or event.kind not in _DETAILS
     ]
     left_out = len(shown) - _MAX_EVENTS
     if left_out > 0:
@@ -174,14 +180,9 @@ def _timeline(events: Sequence[Event], marked: int) -> Iterator[str]:
         if left_out > 0 and (number, event) == shown[_MAX_EVENTS // 2]:
             yield f"       ... {left_out} more"
         mark = "=>" if number == marked else _MARKS.get(event.kind, "  ")
-        who = f"{event.step} " if event.kind == "step" else ""
+        who = f"{event.step} " if event.kind in _OF_STEPS else ""
         where = f"  ({_shown(event.line)})" if event.line else ""
         yield f"    {mark} {who}{event.text}{where}"
-
-
-def _is_detail(event: Event) -> bool:
-    """Return whether other events of the timeline say the same."""
-    return event.kind in ("refused", "seen") or (event.kind == "step" and event.text == "has ended")
 
 
 def _code(line: str) -> str:

@@ -21,7 +21,7 @@ __all__ = [
 
 
 #: In the text of a schedule: each step runs in a process of its own.
-_APART: Final = "apart"
+_SEPARATE: Final = "separate"
 
 
 class Moment(enum.StrEnum):
@@ -41,10 +41,11 @@ class Action(enum.StrEnum):
     """Faults at a moment."""
 
     KILL = "kill"  # the process of the engine
-    POWER = "power"  # the processes of the engine and of the worker
+    KILL_BOTH = "kill both"  # the processes of the engine and of the worker
     LOSE = "lose"  # the process of the worker
     RESEND = "resend"  # the same, and the step runs again, as the option on_worker_lost decides
     FAIL = "fail"  # an exception
+    BUSY = "busy"  # an HTTP service answers with status 503
     COPY = "copy"  # the request of an idempotent step runs again
     CANCEL = "cancel"
     DEADLINE = "deadline"
@@ -55,7 +56,7 @@ class Action(enum.StrEnum):
 
 #: Faults after which the flow has to end as without a fault.
 TRANSPARENT: Final = frozenset({
-    Action.KILL, Action.POWER, Action.LOSE, Action.RESEND, Action.COPY, Action.UNREACHABLE,
+    Action.KILL, Action.KILL_BOTH, Action.LOSE, Action.RESEND, Action.COPY, Action.UNREACHABLE,
     Action.LOST_ANSWER,
 })  # fmt: skip
 
@@ -92,17 +93,17 @@ class SignalFault(enum.StrEnum):
 class Schedule:
     """The faults of one run: by the number of the moment, and by signal.
 
-    :ivar is_apart: whether each step runs in a process of its own.
+    :ivar is_separate: whether each step runs in a process of its own.
     """
 
     moments: tuple[tuple[int, Fault], ...] = ()
     signals: tuple[tuple[str, SignalFault], ...] = ()
-    is_apart: bool = False
+    is_separate: bool = False
 
     def __str__(self) -> str:
         parts = [f"{number}:{fault}" for number, fault in self.moments]
         parts += [f"{name}:{fault}" for name, fault in self.signals]
-        return ", ".join([*parts, *([_APART] if self.is_apart else [])])
+        return ", ".join([*parts, *([_SEPARATE] if self.is_separate else [])])
 
     @property
     def last(self) -> int:
@@ -128,7 +129,7 @@ def parse(text: str) -> Schedule:
     signals: list[tuple[str, SignalFault]] = []
     parts = [part.strip() for part in text.split(",") if part.strip()]
     for part in parts:
-        if part == _APART:
+        if part == _SEPARATE:
             continue
         name, colon, fault = part.rpartition(":")
         try:
@@ -146,7 +147,7 @@ def parse(text: str) -> Schedule:
                 f"{part!r} in {text!r} must be the number of a moment and a fault, such as"
                 " '12:kill', or the name of a signal and a fault, such as 'approved:late'"
             ) from None
-    return Schedule(tuple(sorted(moments)), tuple(signals), _APART in parts)
+    return Schedule(tuple(sorted(moments)), tuple(signals), _SEPARATE in parts)
 
 
 def singles(trace: Iterable[At], signals: Iterable[str]) -> Iterator[Schedule]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Final
 
-from wbengine.testing._worlds.world import World
+from wbengine.testing._worlds.world import Unavailable, World
 
 __all__ = ["HttpWorld"]
 
@@ -32,13 +32,14 @@ class HttpWorld(World):
 
     `client = httpx.Client(transport=shop.transport(httpx), base_url="https://shop.example")`. A
     second request with the same `Idempotency-Key` receives the first response, and status 422 if
-    the request differs. Unreachable services raise `ConnectError`, and services that do not answer
-    after the effect `ReadTimeout`.
+    the request differs. Unreachable services raise `ConnectError`, overloaded ones answer with
+    status 503, and services that do not answer after the effect raise `ReadTimeout`.
 
     :param name: its name in reports.
     """
 
     _clients = ("httpx", "httpx2")
+    can_be_busy = True
 
     def __init__(self, name: str, *, permanent: bool = False) -> None:
         super().__init__(name, permanent=permanent)
@@ -86,6 +87,8 @@ class HttpWorld(World):
                 status, body = self._respond(request)
             except TimeoutError as error:
                 raise library.ReadTimeout(str(error), request=request) from error
+            except Unavailable as error:
+                status, body = 503, {"error": str(error)}
             except ConnectionError as error:
                 raise library.ConnectError(str(error), request=request) from error
             return library.Response(status, json=body)

@@ -71,7 +71,7 @@ class ValueWorld(World):
                 contents.number += 1
                 contents.active[key] = [Effect(key, f"{self.name}-{contents.number}", {})]
             self._apply(changed)
-        result: Literal["done", "known"] = "known" if is_known else "done"
+        result: Literal["done", "duplicate"] = "duplicate" if is_known else "done"
         if kind == UNDO:  # This ends the effect with the key.
             replaced = [each for each in replaced if each != key]
         self._end(kind, key, result, line, replaced=tuple(replaced))

@@ -10,7 +10,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
-__all__ = ["DO", "UNDO", "Contents", "Effect", "Operation", "Recorder", "World"]
+__all__ = [
+    "DO",
+    "UNDO",
+    "Contents",
+    "Effect",
+    "Operation",
+    "Recorder",
+    "Unavailable",
+    "World",
+    "without_recorder",
+]
 
 _PACKAGE: Final = f"{Path(__file__).resolve().parents[2]}/"
 
@@ -19,7 +29,14 @@ DO: Final = "effect"
 UNDO: Final = "undo"
 
 
-_Result = Literal["done", "known", "ended", "seen", "missing"]
+_Result = Literal["done", "duplicate", "undone_before", "missing"]
+
+#: Worlds without a recorder that were used while other worlds had one; None: no world has one.
+_unknown: set[World] | None = None
+
+
+class Unavailable(ConnectionError):
+    """The system is overloaded, and has done nothing."""
 
 
 @dataclass(eq=False)
@@ -41,9 +58,8 @@ class Operation:
     """A call that changed a world, or tried to.
 
     :ivar kind: `DO` or `UNDO`.
-    :ivar result: "done"; "known" if the idempotency key was known; "ended" if it was known, but its
-        effect was undone; "seen" if a step only asked for it; "missing" if there was nothing to
-        undo.
+    :ivar result: "done"; "duplicate" if the idempotency key was known; "undone_before" if it was
+        known, but its effect was undone; "missing" if there was nothing to undo.
     :ivar line: file and line of the caller.
     """
 
@@ -63,9 +79,6 @@ class Recorder(Protocol):
 
     def before(self, world: World, kind: str, key: str, line: str) -> None:
         """Observe the begin of an operation. An exception replaces it."""
-
-    def seen(self, world: World, key: str) -> None:
-        """Observe that a step found an effect that exists."""
 
     def after(self, operation: Operation) -> None:
         """Observe an operation. An exception replaces its result."""
@@ -95,6 +108,9 @@ class World:
 
     #: Packages between the code under test and this world, whose lines reports do not show.
     _clients: tuple[str, ...] = ()
+
+    #: Whether it can answer that it is overloaded (`Unavailable`).
+    can_be_busy = False
 
     def __init__(self, name: str, *, permanent: bool = False, repeatable: bool = False) -> None:
         if not isinstance(name, str) or not name:
@@ -137,7 +153,7 @@ class World:
             else:
                 effect = known
                 exists = any(each is known for each in contents.active.get(known.key, ()))
-                result = "known" if exists else "ended"
+                result = "duplicate" if exists else "undone_before"
         self._end(DO, key, result, line)
         return effect.id
 
@@ -156,12 +172,9 @@ class World:
         self._end(UNDO, key, "done" if effects is not None else "missing", line, missing_ok)
 
     def has(self, key: str) -> bool:
-        """Return whether the effect exists. A step that finds it counts as the step that did it."""
+        """Return whether the effect exists."""
         with self._lock:
-            exists = key in self._contents.active
-        if exists and self._recorder is not None:
-            self._recorder.seen(self, key)
-        return exists
+            return key in self._contents.active
 
     def data(self, key: str) -> Mapping[str, Any]:
         """Return the data of the latest effect with this key.
@@ -196,6 +209,8 @@ class World:
         if not isinstance(key, str):
             raise TypeError(f"The key of an effect must be a str, got {key!r:.80}")
         if self._recorder is None:
+            if _unknown is not None:
+                _unknown.add(self)
             return ""
         line = calling_line(self._clients)
         self._recorder.before(self, kind, key, line)
@@ -215,6 +230,17 @@ class World:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"
+
+
+@contextmanager
+def without_recorder() -> Iterator[set[World]]:
+    """Yield the worlds without a recorder that are used until the end of the block."""
+    global _unknown
+    _unknown = found = set[World]()
+    try:
+        yield found
+    finally:
+        _unknown = None
 
 
 def calling_line(clients: Collection[str] = ()) -> str:
