@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import random
 import sys
@@ -67,6 +68,10 @@ class Backoff:
         if isinstance(wanted, bool) or not isinstance(wanted, int | float):
             raise TypeError(f"backoff must be a Backoff or a number of seconds, got {wanted!r}")
         return cls(wanted, multiplier=1.0)
+
+    def shortest(self, attempt: int) -> float:
+        """Return the seconds to wait after this number of failed attempts, without jitter."""
+        return dataclasses.replace(self, jitter=0.0).seconds(attempt)
 
     def seconds(self, attempt: int, chance: Chance = random) -> float:
         """Return the seconds to wait after this number of failed attempts (at least 1)."""

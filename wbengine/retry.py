@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import abc
 import enum
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 from wbengine import atom, exceptions
 from wbengine._introspection import binding
+from wbengine._text import durations
 from wbengine.backoff import Backoff, Errors
 from wbengine.types import failure as ft
 
@@ -57,22 +59,34 @@ RETRY: Final = Decision.RETRY
 
 Outcomes = Mapping[str, ft.Failure]
 
+#: Number of attempts in the history of a controller without a maximum number of attempts.
+_MAX_HISTORY: Final = 20
+
 
 class History:
     """The values that a retry controller provided, and the failures of each attempt, oldest first.
 
     Read-only. Iteration yields `(provided, {atom name: Failure})`.
+
+    :ivar elapsed: seconds since the first attempt began, for a controller with `retry_for`.
+    :ivar attempts: number of attempts. With `attempts=None` or `retries=None`, the history contains
+        only the latest ones.
     """
 
-    __slots__ = ("_contents", "_failure")
+    __slots__ = ("_contents", "_failure", "attempts", "elapsed")
 
     def __init__(
         self,
         contents: Sequence[tuple[Any, Outcomes]],
         failure: ft.Failure | None = None,
+        *,
+        elapsed: float = 0.0,
+        dropped: int = 0,
     ) -> None:
         self._contents = contents
         self._failure = failure
+        self.elapsed: Final = elapsed
+        self.attempts: Final = len(contents) + dropped
 
     @property
     def failure(self) -> ft.Failure | None:
@@ -134,6 +148,10 @@ class Retry(atom.Atom):
 
     #: Name of the task whose `retries` it implements. None: it belongs to a flow.
     _of_task: str | None = None
+    #: Maximum number of attempts in the stored history.
+    _max_history: int | None = None
+    #: Seconds after the start of the first attempt after which no other one starts.
+    _retry_for: float = math.inf
 
     def __init__(
         self,
@@ -178,6 +196,12 @@ class Retry(atom.Atom):
         a failure, as in `execute`.
         """
         return 0.0
+
+    def _check_elapsed(self, history: History) -> None:
+        """Check that an attempt may still start.
+
+        :raises Exception: the latest failure in the history, if not.
+        """
 
 
 class AlwaysRevert(Retry):
@@ -228,18 +252,39 @@ class Counted(Retry):
         backoff: Backoff | float | None = None,
         retry_on: Errors | None = None,
         give_up_on: Errors | None = None,
+        retry_for: float | str | None = None,
     ) -> None:
         super().__init__(name, provides, requires, auto_extract, rebind)
         self._revert_action = REVERT_ALL if revert_all else REVERT
         self._backoff = Backoff.of(backoff)
         self._retry_on = None if retry_on is None else _errors("retry_on", retry_on)
         self._give_up_on = () if give_up_on is None else _errors("give_up_on", give_up_on)
+        if retry_for is not None:
+            self._retry_for = durations.seconds_of(retry_for)
 
     def wait(self, history: History) -> float:
-        return 0.0 if self._backoff is None else self._backoff.seconds(len(history))
+        if self._backoff is None:
+            return 0.0
+        seconds = self._backoff.seconds(history.attempts)
+        is_in_time = history.elapsed + seconds <= self._retry_for
+        return seconds if is_in_time else self._shortest_wait(history)
+
+    def _shortest_wait(self, history: History) -> float:
+        return 0.0 if self._backoff is None else self._backoff.shortest(history.attempts)
 
     def _decide(self, history: History, left: bool) -> Decision:
-        return RETRY if left and self._is_retryable(history) else self._revert_action
+        is_in_time = (
+            self._retry_for == math.inf
+            or history.elapsed + self._shortest_wait(history) <= self._retry_for
+        )
+        is_retried = left and is_in_time and self._is_retryable(history)
+        return RETRY if is_retried else self._revert_action
+
+    def _check_elapsed(self, history: History) -> None:
+        if history.elapsed <= self._retry_for:
+            return
+        for _, failure in history.outcomes_iter(-1):
+            failure.reraise()
 
     def _is_retryable(self, history: History) -> bool:
         if self._retry_on is None and not self._give_up_on:
@@ -270,11 +315,14 @@ class Times(Counted):
     """Makes at most `attempts` attempts. It provides the number of the attempt, from 1.
 
     The other parameters are those of `Counted`.
+
+    :param attempts: None: any number within `retry_for`, which is then required. The history
+        contains the latest 20.
     """
 
     def __init__(
         self,
-        attempts: int = 1,
+        attempts: int | None = 1,
         name: str | None = None,
         provides: atom.Provides | None = None,
         requires: str | Iterable[str] | None = None,
@@ -285,10 +333,15 @@ class Times(Counted):
         backoff: Backoff | float | None = None,
         retry_on: Errors | None = None,
         give_up_on: Errors | None = None,
+        retry_for: float | str | None = None,
     ) -> None:
-        if not isinstance(attempts, int) or isinstance(attempts, bool):
+        if attempts is None:
+            if retry_for is None:
+                raise TypeError("attempts of a Times retry must be an int, got None: set retry_for")
+            self._max_history = _MAX_HISTORY
+        elif not isinstance(attempts, int) or isinstance(attempts, bool):
             raise TypeError(f"attempts of a Times retry must be an int, got {attempts!r}")
-        if attempts < 0:
+        elif attempts < 0:
             raise ValueError(f"attempts of a Times retry must be 0 or more, got {attempts}")
         super().__init__(
             name,
@@ -300,14 +353,15 @@ class Times(Counted):
             backoff=backoff,
             retry_on=retry_on,
             give_up_on=give_up_on,
+            retry_for=retry_for,
         )
-        self._attempts = attempts
+        self._attempts = math.inf if attempts is None else attempts
 
     def on_failure(self, history: History, *args: Any, **kwargs: Any) -> Decision:
-        return self._decide(history, len(history) < self._attempts)
+        return self._decide(history, history.attempts < self._attempts)
 
     def execute(self, history: History, *args: Any, **kwargs: Any) -> int:
-        return len(history) + 1
+        return history.attempts + 1
 
 
 class ForEachBase(Counted):
@@ -355,6 +409,7 @@ class ForEach(ForEachBase):
         backoff: Backoff | float | None = None,
         retry_on: Errors | None = None,
         give_up_on: Errors | None = None,
+        retry_for: float | str | None = None,
     ) -> None:
         if not isinstance(values, Iterable):
             raise TypeError(f"values of a ForEach retry must be an iterable, got {values!r}")
@@ -368,6 +423,7 @@ class ForEach(ForEachBase):
             backoff=backoff,
             retry_on=retry_on,
             give_up_on=give_up_on,
+            retry_for=retry_for,
         )
         # A list, because an iterator can be used only once.
         self._values = list(values)

@@ -737,13 +737,39 @@ class Storage:
         """Return True if the latest execution or revert of any atom failed."""
         return bool(self._failed) or bool(self.get_revert_failures())
 
-    def get_retry_history(self, retry_name: str) -> retry_module.History:
+    def get_retry_history(self, retry_name: str, now: float | None = None) -> retry_module.History:
         """Return the provided values and failures of a retry controller.
 
+        :param now: Unix seconds, for `History.elapsed`. None: the clock of the host.
         :raises TypeError: if the atom is not a retry controller.
         """
         record = self._retry(retry_name)
-        return retry_module.History(self._loaded_history(record), failure=record.failure)
+        first_start = record.first_start
+        elapsed = (
+            0.0
+            if first_start is None
+            else max(0.0, (time.time() if now is None else now) - first_start)
+        )
+        return retry_module.History(
+            self._loaded_history(record), record.failure, elapsed=elapsed, dropped=record.dropped
+        )
+
+    def begin_retry_history(self, retry_name: str, first_start: float) -> None:
+        """Store when the first attempt of a retry controller began, in Unix seconds."""
+        with self.writer.mutex, self.batch():
+            record = self._retry(retry_name)
+            record.meta[models.FIRST_START] = first_start
+            self.writer.mark(record)
+
+    def limit_retry_history(self, retry_name: str, max_attempts: int) -> None:
+        """Drop the oldest attempts of a retry controller."""
+        with self.writer.mutex, self.batch():
+            record = self._retry(retry_name)
+            surplus = len(record.results) - max_attempts
+            if surplus > 0:
+                record.meta[models.DROPPED] = record.dropped + surplus
+                record.results = record.results[surplus:]
+                self.writer.mark(record)
 
     def get_retry_histories(self) -> list[tuple[str, retry_module.History]]:
         return [

@@ -106,7 +106,6 @@ CIRCLE_FOR_TYPES = frozenset({
     "wbengine._tasks.base",
     "wbengine._tasks.function",
     "wbengine._tasks.functors",
-    "wbengine._tasks.limit_attributes",
     "wbengine._tasks.map",
     "wbengine._tasks.sleep_and_wait_for",
     "wbengine._tasks.workflow",

@@ -95,6 +95,17 @@ def calls(run: steps.Steps) -> None:
     assert_type(run.run(untyped, "a", amount=2), Any)
 
 
+def options(run: steps.Steps) -> None:
+    assert_type(run.run(charge.options(retries=5, timelimit=10), "a"), float)
+    assert_type(run.run(fetch.options(retries=None, retry_for="2d"), order="a"), bytes)
+    assert_type(run.run(Pack.options(priority=3), order="a"), Any)
+    assert_type(run.map(ship.options(backoff=3), ["a"], parts={}), list[list[int]])
+    linear_flow.Flow("orders").add(charge.options(retries=5)("charge"))
+    run.run(charge.options(retries=5), ordr="a")  # error: call-overload
+    charge.options(retries="5")  # error: arg-type
+    charge.options(retry=5)  # error: call-arg
+
+
 def lists(run: steps.Steps) -> None:
     assert_type(run.map(charge, ["a", "b"], max_in_flight=2, amount=2), list[float])
     assert_type(run.map(ship, {"a"}, parts={}), list[list[int]])
@@ -116,6 +127,8 @@ async def async_calls(run: steps.AsyncSteps) -> None:
     assert_type(
         await asyncio.gather(run.run(charge, "a"), run.run(fetch, "b")), tuple[float, bytes]
     )
+    assert_type(await run.run(fetch.options(timelimit=(5, 10)), "a"), bytes)
+    await run.run(charge.options(timelimit=3), ordr="a")  # error: call-overload
     await run.run(charge, ordr="a")  # error: call-overload
     await run.run(fetch)  # error: call-overload
     await run.run(fetch, 1)  # error: call-overload

@@ -16,7 +16,7 @@ from wbengine import exceptions, states
 from wbengine import storage as storage_module
 from wbengine import task as task_module
 from wbengine._calls import invocation as calls
-from wbengine._concurrency import contexts, timers
+from wbengine._concurrency import clocks, contexts, timers
 from wbengine._logs import captured_lines, stored_lines
 from wbengine._runtime import control, retry_delays
 from wbengine._runtime import plan as plan_module
@@ -114,6 +114,7 @@ class AtomLifecycle:
         soon, or with True: at once.
     :param executor: is asked only for calls that earlier runs may have left there.
     :param waiting: nodes of tasks that wait for signals.
+    :param clock: the clock of the run.
     """
 
     def __init__(
@@ -128,6 +129,7 @@ class AtomLifecycle:
         local_tasks: composite.LocalTasks | None = None,
         keep_logs: bool = True,
         waiting: Collection[int] = (),
+        clock: clocks.Clock = clocks.SYSTEM,
     ) -> None:
         self._plan = plan
         self._waiting = waiting
@@ -164,7 +166,7 @@ class AtomLifecycle:
         self._interrupted: set[int] = set()
         #: Calls that ended before they could be submitted.
         self.failed_before_submit: list[tuple[Call, calls.Outcome]] = []
-        self.retries = Retries(plan, storage)
+        self.retries = Retries(plan, storage, clock)
         # None: no worker can be lost, and no task was resent yet.
         self._incidents = None if in_process else Incidents(storage, notifier, on_progress)
         self.maps = Maps(storage, local_tasks, captures=self._stores_logs)

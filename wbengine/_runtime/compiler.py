@@ -92,7 +92,7 @@ class _Compiler:
         is_task = isinstance(item, task.Task)
         if is_task:
             self.tasks.add(type(item))
-            if item.backoff is not None or item.retry_on is not None:
+            if not item.backoff is item.retry_on is item.retry_for is None:
                 task_retries.check(item)
         return is_task
 

@@ -18,14 +18,18 @@ def seconds_left(
     The first call asks the controller and stores its answer. Exceptions of the controller
     propagate.
 
+    :param now: Unix seconds.
     :param wait_ended: the wait is over.
     :raises ValueError: if the answer is not a number of seconds.
+    :raises Exception: the latest failure, if the `retry_for` of the controller has passed.
     """
     record = storage.record(retry.name)
+    history = storage.get_retry_history(retry.name, now)
+    retry._check_elapsed(history)
     retry_at = record.meta_value(models.RETRY_AT)
     if retry_at is not None:
         return 0.0 if wait_ended else max(0.0, retry_at - now)
-    seconds: float = contexts.run(retry.wait, storage.get_retry_history(retry.name))
+    seconds: float = contexts.run(retry.wait, history)
     if not (isinstance(seconds, int | float) and seconds >= 0):
         raise ValueError(
             f"wait() of retry {retry.name!r} must return 0 or more seconds, got {seconds!r}"

@@ -6,7 +6,12 @@ from wbengine import exceptions, flow, retry, task
 from wbengine._introspection import object_names
 from wbengine.patterns import linear_flow
 
-__all__ = ["check", "controller_of", "flow_of"]
+__all__ = ["check", "controller_of", "flow_of", "is_retried"]
+
+
+def is_retried(item: task.Task) -> bool:
+    """Return whether a step of a workflow with this task is retried after failures."""
+    return bool(item.retries) or (item.retries is None and item.retry_for is not None)
 
 
 def flow_of(item: task.Task) -> flow.Flow:
@@ -17,12 +22,16 @@ def flow_of(item: task.Task) -> flow.Flow:
     :raises CompilationFailure: if an option of the task is invalid; the message names it.
     """
     retries = item.retries
-    if isinstance(retries, bool) or not isinstance(retries, int) or retries < 0:
+    if (
+        isinstance(retries, bool)
+        or not isinstance(retries, int | None)
+        or (item.retry_for is None if retries is None else retries < 0)
+    ):
         raise exceptions.CompilationFailure(
-            f"The retries of task {item.name!r} must be a whole number of at least 0, got"
-            f" {retries!r}"
+            f"The retries of task {item.name!r} must be a whole number of at least 0, or None with"
+            f" retry_for, got {retries!r}"
         )
-    controller = _times(item, retries + 1)
+    controller = controller_of(item)
     controller._of_task = item.name
     if isinstance(item.priority, int | float):  # otherwise the task is rejected later
         controller.priority = item.priority
@@ -31,11 +40,11 @@ def flow_of(item: task.Task) -> flow.Flow:
 
 
 def controller_of(item: task.Task) -> retry.Times:
-    """Return the retry controller for a step of a workflow, which is not part of a plan.
+    """Return the retry controller of a task.
 
     :raises CompilationFailure: if an option is invalid.
     """
-    return _times(item, item.retries + 1)
+    return _times(item, None if item.retries is None else item.retries + 1)
 
 
 def check(item: task.Task) -> None:
@@ -46,9 +55,11 @@ def check(item: task.Task) -> None:
     _times(item, 1)
 
 
-def _times(item: task.Task, attempts: int) -> retry.Times:
-    name, backoff = f"{item.name}_retry", item.backoff
+def _times(item: task.Task, attempts: int | None) -> retry.Times:
+    name, backoff, retry_for = f"{item.name}_retry", item.backoff, item.retry_for
     try:
-        return retry.Times(attempts, name, backoff=backoff, retry_on=item.retry_on)
+        return retry.Times(
+            attempts, name, backoff=backoff, retry_on=item.retry_on, retry_for=retry_for
+        )
     except (TypeError, ValueError) as error:
         raise exceptions.CompilationFailure(f"Task {item.name!r}: {error}") from error

@@ -7,13 +7,16 @@ import datetime as dt
 import logging
 import numbers
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeVar, Unpack, cast
 
 from wbengine import atom, running
 from wbengine._calls import invocation
 from wbengine._introspection import binding, object_names
 from wbengine.backoff import Backoff, Errors
 from wbengine.types import notifier as nt
+
+if TYPE_CHECKING:
+    from wbengine._tasks import call_options
 
 LOG = logging.getLogger("wbengine.task")
 
@@ -82,10 +85,12 @@ class Task(atom.Atom):
     cancel_on_revert: bool = False
     #: Maximum number of further executions after failures, before retry controllers of the flow
     #: are asked. `backoff` and `retry_on` are those of `retry.Times`: the wait before each further
-    #: execution, and the exceptions that are retried.
-    retries: int = 0
+    #: execution, and the exceptions that are retried. After `retry_for` (seconds, or text such as
+    #: '2d') since the first start, no execution starts; with it, `retries` may be None: any number.
+    retries: int | None = 0
     backoff: Backoff | float | None = None
     retry_on: Errors | None = None
+    retry_for: float | str | None = None
     #: Whether the work of the task continues outside if the process of the engine dies. A resumed
     #: flow then continues the unfinished execution: its `request` has the same id and is
     #: `recovered`. Ctrl-C cancels an `async` execution; `request.left` is then True, and its
@@ -116,6 +121,29 @@ class Task(atom.Atom):
 
         def _step(self, *args: Any, **kwargs: Any) -> Any:
             """Declare the arguments and the result of the task as a step of a workflow."""
+
+    @classmethod
+    def options(cls, **options: Unpack[call_options.CallOptions]) -> type[Self]:
+        """Return this task with other values of some attributes, for one use.
+
+        ::
+
+            steps.run(charge.options(retries=5, timelimit=10), order=order)
+            flow.add(charge.options(retries=5)("charge"))
+
+        The record, the name and the worker's task stay the same. For a step, a replay may use other
+        options: those of the current code apply. Reverts of a whole workflow use the attributes of
+        the task.
+
+        :param options: `retries`, `backoff`, `retry_on`, `retry_for`, `timelimit`, `expires`,
+            `eta`, `priority`, `idempotent`, `cost`, and another `limit` with its `rate_limit`,
+            `concurrency` and `concurrency_key`. Of a workflow: `priority` and those of retries.
+        :raises TypeError, ValueError: if an option is unknown or invalid.
+        """
+        # Imported here, because most programs do not use it.
+        from wbengine._tasks import call_options
+
+        return cast("type[Self]", call_options.with_options(cls, options))
 
     def _signatures(self) -> tuple[binding.Signature, binding.Signature]:
         execute, revert = super()._signatures()

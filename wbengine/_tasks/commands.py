@@ -12,6 +12,7 @@ from typing import Any, Final
 from wbengine._calls import invocation
 from wbengine._introspection import object_names
 from wbengine._security import masking
+from wbengine._tasks import call_options
 from wbengine._tasks.base import Task
 from wbengine.types import codec
 
@@ -63,10 +64,13 @@ class Command:
 def task_command(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Command:
     """Return the command to execute a task class with these arguments.
 
+    :param task: a task class, also with options for this call. The options are not part of the
+        identity of the step, so a replay may use other ones.
     :raises TypeError: if `task` is not a task class that can be a step, if it has a `revert` and
         cannot be imported, or if the arguments do not match its signature.
     :raises NotEncodable: if an argument cannot be encoded.
     """
+    task, options = call_options.options_of(task)
     if not (isinstance(task, type) and issubclass(task, Task)):
         hint = (
             f": use the class {type(task).__name__}"
@@ -84,7 +88,10 @@ def task_command(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> C
         )
     if task not in _checked:
         _check_importable(task)
+        _checked.add(task)
     instance = task()
+    for option, value in options.items():
+        setattr(instance, option, value)
     arguments = _bind(instance, args, kwargs)
     if not arguments:
         return Command(path_of(task), task.__name__, "", instance)
@@ -151,7 +158,6 @@ def _check_importable(task: type[Task]) -> None:
             f"Task {object_names.dotted(task)} has a revert, so it must be defined at the top level"
             " of a module: a later process finds it there by its name"
         )
-    _checked.add(task)
 
 
 def _bind(task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:

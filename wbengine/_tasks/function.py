@@ -22,7 +22,7 @@ from typing import (
 
 from wbengine import atom
 from wbengine._introspection import binding, object_names
-from wbengine._tasks import limit_attributes
+from wbengine._tasks import limit_attributes, retry_options
 from wbengine._tasks.base import Task
 from wbengine.backoff import Backoff, Errors
 
@@ -36,7 +36,7 @@ _F_co = TypeVar("_F_co", bound=Callable[..., Any], covariant=True)
 _ATTRIBUTES: Final[Mapping[str, Any]] = {
     **dict.fromkeys(("provides", "idempotent", "timelimit", "expires", "eta"), None),
     "transaction": None,
-    **dict.fromkeys(("backoff", "retry_on", *limit_attributes.ATTRIBUTES), None),
+    **dict.fromkeys(("backoff", "retry_on", "retry_for", *limit_attributes.ATTRIBUTES), None),
     **dict.fromkeys(("local", "cancel_on_revert", "detached"), False),
     **dict.fromkeys(("priority", "retries"), 0),
 }
@@ -266,9 +266,10 @@ def task(
     timelimit: tuple[float | None, float | None] | None = ...,
     expires: float | dt.datetime | None = ...,
     eta: float | dt.datetime | None = ...,
-    retries: int = ...,
+    retries: int | None = ...,
     backoff: Backoff | float | None = ...,
     retry_on: Errors | None = ...,
+    retry_for: float | str | None = ...,
     cancel_on_revert: bool = ...,
     rate_limit: str | None = ...,
     concurrency: int | None = ...,
@@ -297,9 +298,10 @@ def task(
     timelimit: tuple[float | None, float | None] | None = ...,
     expires: float | dt.datetime | None = ...,
     eta: float | dt.datetime | None = ...,
-    retries: int = ...,
+    retries: int | None = ...,
     backoff: Backoff | float | None = ...,
     retry_on: Errors | None = ...,
+    retry_for: float | str | None = ...,
     cancel_on_revert: bool = ...,
     detached: bool = ...,
     rate_limit: str | None = ...,
@@ -350,15 +352,12 @@ def task(
     instance is created.
 
     :raises TypeError: if `function` is not a function, or an option is unknown.
-    :raises ValueError: if `backoff` or `retry_on` is given without `retries`, or a limit is
-        invalid.
+    :raises ValueError: if `backoff`, `retry_on` or `retry_for` is given without `retries`, or a
+        limit is invalid.
     """
     attributes = {word: options.pop(word, value) for word, value in _ATTRIBUTES.items()}
     limit_attributes.check("a task", *(attributes[word] for word in limit_attributes.ATTRIBUTES))
-    if not attributes["retries"]:
-        for word in ("backoff", "retry_on"):
-            if attributes[word] is not None:
-                raise ValueError(f"task() has {word} but no retries: add a number, as in retries=3")
+    retry_options.check("task()", *(attributes[word] for word in retry_options.NAMES))
     unknown = set(options).difference(_OPTIONS)
     if unknown:
         word = min(unknown)

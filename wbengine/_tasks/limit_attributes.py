@@ -9,7 +9,6 @@ from typing import Any, Final, NamedTuple
 
 from wbengine._introspection import object_names
 from wbengine._security import masking
-from wbengine._tasks import functors
 from wbengine._text import rates
 
 __all__ = [
@@ -20,7 +19,6 @@ __all__ = [
     "check",
     "check_fits",
     "limit_of",
-    "limit_of_step",
     "shorten",
 ]
 
@@ -131,17 +129,6 @@ def limit_of(owner: Any, what: str, name: str, known: Collection[str] | None) ->
         for word, function in (("concurrency_key", key), ("cost", cost))
     )
     return Limit(name if shared is None else shared, quota, key, takes, cost, cost_takes)
-
-
-def limit_of_step(task: Any) -> Limit | None:
-    """Return the limit of the task of a step, or None.
-
-    :raises TypeError, ValueError: if an attribute is invalid.
-    """
-    if task.rate_limit is None and task.concurrency is None:
-        return None
-    name = functors.code_of(task)
-    return limit_of(task, f"task {name!r}", name, None)
 
 
 def check_fits(name: str, cost: float, quota: Quota) -> None:

@@ -37,10 +37,11 @@ class Map(Task):
     ends.
 
     All other arguments of `inner` are bound, injected and required as if it were in the flow. The
-    Map adopts its `retries`, `backoff` and `retry_on` (they repeat the whole list), `priority`,
-    `local`, `idempotent`, `detached`, `version` and `cancel_on_revert` (a failure that ends the Map
-    then also cancels the other items). It ignores its `provides`. The listeners of `inner` receive
-    the events of all items. The progress of the Map is the fraction of finished items.
+    Map adopts its `retries`, `backoff`, `retry_on` and `retry_for` (they apply to the whole list),
+    `priority`, `local`, `idempotent`, `detached`, `version` and `cancel_on_revert` (a failure that
+    ends the Map then also cancels the other items). It ignores its `provides`. The listeners of
+    `inner` receive the events of all items. The progress of the Map is the fraction of finished
+    items.
 
     :param inner: a task. The flow may also contain it directly.
     :param over: stored name of the items: any iterable except mappings and strings. An iterator is
@@ -83,6 +84,7 @@ class Map(Task):
         self.retries = inner.retries
         self.backoff = inner.backoff
         self.retry_on = inner.retry_on
+        self.retry_for = inner.retry_for
         self.priority = inner.priority
         self.local = inner.local
         self.rate_limit = inner.rate_limit

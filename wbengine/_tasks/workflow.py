@@ -18,7 +18,7 @@ from typing import (
 
 from wbengine import atom
 from wbengine._introspection import binding, object_names
-from wbengine._tasks import limit_attributes
+from wbengine._tasks import limit_attributes, retry_options
 from wbengine._tasks.base import Task
 from wbengine.backoff import Backoff, Errors
 
@@ -35,8 +35,8 @@ else:
 _R = TypeVar("_R")
 
 _ATTRIBUTES: Final = (
-    *("provides", "name", "version", "priority", "retries", "backoff", "retry_on", "fair_key"),
-    "validate",
+    *("provides", "name", "version", "priority", "retries", "backoff", "retry_on", "retry_for"),
+    *("fair_key", "validate"),
 )
 
 
@@ -111,9 +111,10 @@ def workflow(
     name: str | None = ...,
     version: Any = ...,
     priority: int = ...,
-    retries: int = ...,
+    retries: int | None = ...,
     backoff: Backoff | float | None = ...,
     retry_on: Errors | None = ...,
+    retry_for: float | str | None = ...,
     fair_key: Callable[..., str | None] | None = ...,
     validate: bool = ...,
 ) -> _Decorator: ...
@@ -152,7 +153,7 @@ def workflow(function: Callable[..., Any] | None = None, /, **options: Any) -> A
         with classes (dataclasses, enumerations, TypedDict, models, ...) are checked.
     :raises TypeError: if `function` is not a function with a parameter for the steps, or an option
         is unknown.
-    :raises ValueError: if `backoff` or `retry_on` is given without `retries`.
+    :raises ValueError: if `backoff`, `retry_on` or `retry_for` is given without `retries`.
     """
     unknown = set(options).difference(_ATTRIBUTES)
     if unknown:
@@ -161,10 +162,9 @@ def workflow(function: Callable[..., Any] | None = None, /, **options: Any) -> A
         if word in limit_attributes.ATTRIBUTES:
             hint = f": limit its steps, or put it into a flow with this limit: flow.{word} = ..."
         raise TypeError(f"workflow() has no option {word!r}{hint}")
-    if not options.get("retries"):
-        for word in ("backoff", "retry_on"):
-            if options.get(word) is not None:
-                raise ValueError(f"workflow() has {word} but no retries: add a number of retries")
+    defaults = {"retries": 0}
+    named = (options.get(word, defaults.get(word)) for word in retry_options.NAMES)
+    retry_options.check("workflow()", *named)
 
     def make(body: Callable[..., Any]) -> type[Workflow]:
         return _class_of(body, options)
@@ -183,7 +183,9 @@ def _class_of(body: Callable[..., Any], options: Mapping[str, Any]) -> type[Work
             f"Workflow {body.__name__!r} must have a positional parameter for its steps:"
             f" def {body.__name__}(steps, ...)"
         )
-    attributes = {word: value for word, value in options.items() if value is not None}
+    attributes = {
+        word: value for word, value in options.items() if value is not None or word == "retries"
+    }
     attributes["default_provides"] = attributes.pop("provides", "result")
     attributes["_name"] = attributes.pop("name", None)
     members = {

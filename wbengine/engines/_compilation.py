@@ -325,9 +325,16 @@ def _notes(plan: plan_module.Plan) -> dict[int, str]:
                 f"after {end!r} if {_decider_name(edge.decider)}{depth}"
             )
     for node in plan.retried:
-        retries: int = plan.items[node + 2].retries  # type: ignore[union-attr]
-        by_node.setdefault(node, []).append("1 retry" if retries == 1 else f"{retries} retries")
+        retried: Any = plan.items[node + 2]
+        by_node.setdefault(node, []).append(_retries_text(retried.retries, retried.retry_for))
     return {node: "; ".join(texts) for node, texts in by_node.items()}
+
+
+def _retries_text(retries: int | None, retry_for: float | str | None) -> str:
+    number = "retries" if retries is None else "1 retry" if retries == 1 else f"{retries} retries"
+    if retry_for is None:
+        return number
+    return f"{number} for {retry_for if isinstance(retry_for, str) else f'{retry_for:g}s'}"
 
 
 def _decider_name(decider: Callable[..., Any]) -> str:

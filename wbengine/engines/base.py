@@ -903,6 +903,7 @@ class Engine(abc.ABC):
             local_tasks=self._local_tasks,
             keep_logs=self._settings["keep_logs"],
             waiting=() if self._received is None else self._received.nodes,
+            clock=self._clock,
         )
 
     def suspend(self) -> None:

@@ -26,6 +26,8 @@ class StepNote:
     :ivar completed: number of the completion, from 1. None: the step is not complete.
     :ivar at: time of the completion in Unix seconds, on the clock of the engine.
     :ivar failures: number of failed executions, if the task has `retries`.
+    :ivar first_start: start of the first execution that failed, as `at`, if the task has
+        `retry_for`.
     :ivar limit: text that describes the limit of the task.
     :ivar signal: stored name of the signal that the step received.
     :ivar discarded: stored names of the signals that the step discarded.
@@ -46,6 +48,7 @@ class StepNote:
     signal: str | None = None
     discarded: Sequence[str] = ()
     reverted: float | None = None
+    first_start: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of the note in a record, without values that are not set."""
@@ -72,6 +75,8 @@ class StepNote:
             content["discarded"] = list(self.discarded)
         if self.reverted is not None:
             content["reverted"] = self.reverted
+        if self.first_start is not None:
+            content["first_start"] = self.first_start
         return content
 
     def short_name(self, name: str) -> str:
@@ -110,6 +115,7 @@ _TYPES: Final[Mapping[str, Any]] = {
     "signal": str,
     "discarded": list,
     "reverted": float,
+    "first_start": float,
 }
 _REQUIRED: Final = frozenset(("workflow", "attempt", "position", "task", "digest"))
 

@@ -91,6 +91,10 @@ META_DEFAULTS: Final = "defaults"
 OF_TASK: Final = "of_task"
 #: Key in the `meta` of a waiting retry controller: the end of the wait in Unix seconds.
 RETRY_AT: Final = "retry_at"
+#: Keys in the `meta` of a retry controller: start of its first attempt in Unix seconds; number of
+#: attempts that its history does not contain any more.
+FIRST_START: Final = "first_start"
+DROPPED: Final = "dropped"
 #: Key in the `meta` of a task with an `eta`: its earliest start in Unix seconds.
 STARTS_AT: Final = "starts_at"
 #: Key in the `meta` of a task with a transaction: the highest attempt that had succeeded before
@@ -772,6 +776,24 @@ class RetryDetail(AtomDetail):
     def last_failures(self) -> dict[str, ft.Failure]:
         return self.results[-1][1] if self.results else {}
 
+    @property
+    def first_start(self) -> float | None:
+        """Start of the first attempt in Unix seconds, or None."""
+        value = self.meta_value(FIRST_START)
+        return value if isinstance(value, float) else None
+
+    @property
+    def dropped(self) -> int:
+        """Number of attempts that `results` does not contain any more."""
+        value = self.meta_value(DROPPED)
+        return value if isinstance(value, int) else 0
+
+    def _clear_history(self) -> None:
+        self.results = []
+        if self._meta is not None:
+            self._meta.pop(FIRST_START, None)
+            self._meta.pop(DROPPED, None)
+
     def put(self, state: str, result: Any) -> None:
         self.state = state
         if state == states.SUCCESS:
@@ -781,7 +803,7 @@ class RetryDetail(AtomDetail):
             self.failure = result
             self.revert_results = self.revert_failure = None
         elif state == states.REVERTED:
-            self.results = []
+            self._clear_history()
             self.revert_results = result
             self.revert_failure = None
         elif state == states.REVERT_FAILURE:
@@ -790,7 +812,7 @@ class RetryDetail(AtomDetail):
 
     def reset(self, state: str) -> None:
         AtomDetail.reset(self, state)
-        self.results = []
+        self._clear_history()
 
 
 _TYPES: Final[Mapping[str, type[AtomDetail]]] = {

@@ -20,7 +20,7 @@ from wbengine._limits.permit_rules import MAX_COSTS
 from wbengine._runtime import deadlines
 from wbengine._runtime import plan as plans
 from wbengine._runtime.gates import base
-from wbengine._tasks import limit_attributes
+from wbengine._tasks import limit_attributes, step_limits
 from wbengine.types import failure as ft
 
 __all__ = ["PermitGate"]
@@ -224,7 +224,7 @@ class PermitGate(base.Gate):
         if call is None or call.step is None:
             limit = self._limits.get(node)
         else:
-            limit = limit_attributes.limit_of_step(call.task)
+            limit = step_limits.limit_of(call.task)
         if limit is None or key in self._running:
             return True
         arguments: Mapping[str, Any] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import dis
 import inspect
+import itertools
 import logging
 import sys
 import types
@@ -146,7 +147,8 @@ def _loaded(
     code: types.CodeType, names: Mapping[str, Any], closure: Mapping[str, Any]
 ) -> Iterator[tuple[Any, int, bool]]:
     value: Any = None
-    for instruction in dis.get_instructions(code):
+    for instruction, following in itertools.pairwise((*dis.get_instructions(code), None)):
+        assert instruction is not None
         if instruction.opname in _LOADS:
             scope = names if instruction.opname == "LOAD_GLOBAL" else closure
             value = scope.get(instruction.argval)
@@ -163,8 +165,9 @@ def _loaded(
             value = None
             continue
         positions = instruction.positions
-        # The lowest bit is set if the instruction prepares a call.
+        # The lowest bit is set if the instruction prepares a call, also that of an attribute.
         is_called = instruction.opname == "LOAD_GLOBAL" and bool((instruction.arg or 0) & 1)
+        is_called = is_called and following is not None and following.opname not in _ATTRIBUTES
         yield value, (positions and positions.lineno) or code.co_firstlineno, is_called
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):

@@ -12,13 +12,14 @@ from wbengine import exceptions, retry, states
 from wbengine import storage as storage_module
 from wbengine import task as task_module
 from wbengine._calls import invocation as calls
-from wbengine._runtime import task_retries
+from wbengine._runtime import retry_controllers, task_retries
 from wbengine._runtime.gates import delayed_starts, signals_and_sleeps
 from wbengine._runtime.interrupted import has_lost_worker, is_refusal
 from wbengine._runtime.workflows.history import RecordedStep
 from wbengine._runtime.workflows.step import Step
 from wbengine._security import keys
-from wbengine._tasks import limit_attributes
+from wbengine._tasks import step_limits
+from wbengine._text import durations
 from wbengine.persistence import _macs, models
 from wbengine.persistence._step_notes import StepNote
 from wbengine.persistence._stored_results import StoredResult
@@ -211,18 +212,30 @@ class StepRecords:
         """Return whether the executor may know the result of an unfinished execution."""
         return step.task is not None and self._lifecycle.may_be_under_way(step.task)
 
-    def add_failure(self, step: Step, failure: ft.Failure) -> float | None:
-        """Count a failure; return the seconds until the retry of the step, or None without one."""
+    def add_failure(self, step: Step, failure: ft.Failure, now: float) -> float | None:
+        """Count a failure; return the seconds until the retry of the step, or None without one.
+
+        :param now: Unix seconds.
+        """
         task = step.task
-        if task is None or not task.retries:
+        if task is None or not task_retries.is_retried(task):
             return None
         step.note.failures += 1
+        if step.note.first_start is None and task.retry_for is not None:
+            step.note.first_start = retry_controllers.latest_start(step.record, now)
         controller = task_retries.controller_of(task)
-        # Earlier failures are not stored. The controller uses only their number.
-        history = retry.History([(None, {task.name: failure})] * step.note.failures)
+        history = _history(step, failure, now)
         if controller.on_failure(history) != retry.RETRY:
             return None
         return controller.wait(history)
+
+    def is_too_late(self, step: Step, now: float) -> bool:
+        """Return whether the `retry_for` of a step passed before its retry started."""
+        task, failure = step.task, step.record.failure
+        if task is None or failure is None or not step.note.failures or task.retry_for is None:
+            return False
+        elapsed = now - (step.note.first_start or now)
+        return elapsed > durations.seconds_of(task.retry_for)
 
     def store_start(self, step: Step, start: float) -> None:
         """Store the earliest start of the next execution, in Unix seconds."""
@@ -240,9 +253,17 @@ def _recorded_step(record: models.AtomDetail) -> RecordedStep:
     return RecordedStep(record, note)
 
 
+def _history(step: Step, failure: ft.Failure, now: float) -> retry.History:
+    # Earlier failures are not stored. The controller uses only their number.
+    note = step.note
+    elapsed = max(0.0, now - (note.first_start or now))
+    outcomes = {step.record.name: failure}
+    return retry.History([(None, outcomes)], elapsed=elapsed, dropped=note.failures - 1)
+
+
 def _limit_text(task: task_module.Task) -> str | None:
     try:
-        limit = limit_attributes.limit_of_step(task)
+        limit = step_limits.limit_of(task)
     except (TypeError, ValueError):  # The step fails when it asks for a permit.
         return None
     return None if limit is None else limit.quota.label

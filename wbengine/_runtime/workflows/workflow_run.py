@@ -188,8 +188,12 @@ class WorkflowRun:
         if command.path == commands.REVERT_SCOPE:
             in_scope = [self._steps[each] for each in command.to_revert]
             self._reversions.append(_Reversion(step, in_scope))
+            return
+        action = self._next_action(step)
+        if action == calls.EXECUTE and step.record.state != states.RUNNING:
+            self._execute_again(step)
         else:
-            self.to_begin.append((step, self._next_action(step)))
+            self.to_begin.append((step, action))
 
     def _next_action(self, step: Step) -> calls.Action:
         """Return the action with which a new step begins, or one of an earlier run continues."""
@@ -236,7 +240,7 @@ class WorkflowRun:
         failure = outcome.value
         delay = None
         if not self._has_ended and failure.check(exceptions.Cancelled) is None:
-            delay = self._records.add_failure(step, failure)
+            delay = self._records.add_failure(step, failure, self._now())
         if delay is None:
             self._complete(step)
             return
@@ -247,7 +251,7 @@ class WorkflowRun:
             self._execute_again(step)
 
     def _execute_again(self, step: Step) -> None:
-        if self._has_ended:
+        if self._has_ended or self._records.is_too_late(step, self._now()):
             self._complete(step)
         else:
             self._queue(step, calls.EXECUTE)
