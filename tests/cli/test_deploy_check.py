@@ -183,7 +183,8 @@ HOSTILE = {
     "endless": ("while True: pass", "did not end within 1 s"),
     "sleeping": ("import time; time.sleep(1000)", "did not end within 1 s"),
     "stubborn": (
-        "while True:\n        try:\n            while True: ...\n        except BaseException: ...",
+        "while True:\n        try:\n            while True: sum(())\n"
+        "        except BaseException: ...",
         "was killed",
     ),
     "exiting": ("import os; os._exit(3)", "exit code 3"),

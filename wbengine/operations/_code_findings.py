@@ -125,7 +125,7 @@ def _key(checked: Checked) -> object:
     target, verdict = checked
     if verdict.workflow is None:
         text = (verdict.text or "").replace(target.uuid, "").replace(repr(target.name), "")
-        return verdict.result, verdict.factory, text
+        return verdict.result, verdict.factory or target.name, text
     calls = (_without_arguments(verdict.recorded), _without_arguments(verdict.actual))
     return verdict.result, verdict.factory, verdict.workflow, calls, verdict.place
 
