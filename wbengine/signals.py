@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from wbengine._payloads.payloads import Payloads
 
 __all__ = [
-    "MAX_VALUE_BYTES", "NAME_SCHEMA", "OR", "Signal", "check_name", "label", "not_awaited",
-    "oldest_first", "stored_name",
+    "MAX_VALUE_BYTES", "NAME_SCHEMA", "OR", "Signal", "check_name", "child_of", "end_of_child",
+    "label", "not_awaited", "oldest_first", "stored_name",
 ]  # fmt: skip
 
 #: Maximum size of a signal's value as JSON.
@@ -38,6 +38,9 @@ NAME_SCHEMA: Final[Mapping[str, Any]] = {
 #: Stored names of signals after the first one: name, separator, number. Names are printable, so
 #: they contain no separator.
 _SEPARATOR: Final = "\x1f"
+#: Start of the names of signals that report the end of a child flow. Names of other signals are
+#: printable, so nobody else can send them.
+_CHILD: Final = "\x1echild:"
 #: Text between the names of a wait for one of several signals.
 OR: Final = " or "
 _NUMBERED: Final = re.compile(rf"(.+){_SEPARATOR}([2-9]|[1-9][0-9]{{1,17}})", re.DOTALL)
@@ -164,6 +167,21 @@ class Signal(NamedTuple):
         :raises InvalidFormat: if it cannot be decoded in this process.
         """
         return codec.loads(self.text)
+
+
+def end_of_child(uuid: str, epoch: int, at: float) -> Signal:
+    """Return the signal that a child flow has ended.
+
+    :param epoch: epoch of the lease under which it ended. Two ends have different signals, and a
+        repeated write of an end the same one.
+    :param at: Unix seconds.
+    """
+    return Signal(f"{_CHILD}{uuid}", "null", at, max(1, epoch))
+
+
+def child_of(signal: Signal) -> str | None:
+    """Return the uuid of the child flow whose end a signal reports, or None."""
+    return signal.name.removeprefix(_CHILD) if signal.name.startswith(_CHILD) else None
 
 
 def oldest_first(signals: Iterable[Signal]) -> list[Signal]:

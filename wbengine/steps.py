@@ -19,6 +19,7 @@ from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar, overlo
 from wbengine import exceptions
 from wbengine._tasks import commands, scopes, sleep_and_wait_for
 from wbengine._tasks.function import FunctionTask
+from wbengine._tasks.workflow import Workflow
 from wbengine.signals import MAX_VALUE_BYTES, check_name
 from wbengine.types import _tags, codec
 
@@ -181,9 +182,9 @@ class _CommonSteps:
         """
         self._program.tag(_tags.check(tags))
 
-    def _start_wait(self, task: sleep_and_wait_for.WaitingTask) -> Handle:
+    def _wait_command(self, task: sleep_and_wait_for.WaitingTask) -> commands.Command:
         task.numbers = self._numbers
-        return self._start(commands.waiting_command(task, signal=task.signal, timeout=task.timeout))
+        return commands.waiting_command(task, signal=task.signal, timeout=task.timeout)
 
     def _start(self, command: commands.Command) -> Handle:
         current = self._program.scopes.current()
@@ -313,6 +314,59 @@ class Steps(_CommonSteps):
                 self._program.wait()
         return [handle.result() for handle in handles]
 
+    @overload
+    def child(
+        self,
+        flow: type[Workflow[..., _R]],
+        inputs: Mapping[str, Any] | None = ...,
+        *,
+        name: str | None = ...,
+        detached: bool = ...,
+    ) -> _R: ...
+
+    @overload
+    def child(
+        self,
+        flow: Callable[[], Any] | str,
+        inputs: Mapping[str, Any] | None = ...,
+        *,
+        name: str | None = ...,
+        detached: bool = ...,
+    ) -> Any: ...
+
+    def child(
+        self,
+        flow: Any,
+        inputs: Mapping[str, Any] | None = None,
+        *,
+        name: str | None = None,
+        detached: bool = False,
+    ) -> Any:
+        """Run a flow as a child of this one, wait for its end, and return its result.
+
+        ::
+
+            invoice = steps.child(bill, bill.inputs(order=order), name=f"bill-{order}")
+
+        The child is a flow of its own, with its own record, retries and limits. It has the tags and
+        the priority of its parent. If its parent is cancelled, suspended or reverted, so is the
+        child. If conductors run its parent from a database with its job, they also run the child,
+        and the parent is parked meanwhile. Otherwise, the child runs in the process of its parent.
+
+        :param flow: a workflow, a function without arguments that makes a flow, or the name of one
+            of both, such as `"billing:bill"`. If the flow has a store, other processes must be able
+            to import it.
+        :param inputs: inputs of the child by name.
+        :param name: name of the child; default: that of the workflow or flow.
+        :param detached: cancel, suspend and revert the child only by itself.
+        :returns: the result of a workflow; of another flow, all values by name, as `engines.run`.
+        :raises TypeError: if an argument has a wrong type.
+        :raises NotEncodable: if an input cannot be encoded.
+        :raises Cancelled: if the child was cancelled.
+        :raises Exception: the exception of the child, as that of a task.
+        """
+        return self._result(self._start(_child_command(flow, inputs, name, detached)))
+
     def sleep(self, seconds: float) -> None:
         """Wait for a number of seconds, without a slot of a worker.
 
@@ -382,7 +436,7 @@ class Steps(_CommonSteps):
 
     def _wait(self, task: sleep_and_wait_for.WaitingTask, default: Any) -> Any:
         try:
-            return self._result(self._start_wait(task))
+            return self._result(self._start(self._wait_command(task)))
         except exceptions.SignalTimeout:
             if default is _NO_DEFAULT:
                 raise
@@ -546,6 +600,41 @@ class AsyncSteps(_CommonSteps):
                 raise result
         return results
 
+    @overload
+    async def child(
+        self,
+        flow: type[Workflow[..., _R]],
+        inputs: Mapping[str, Any] | None = ...,
+        *,
+        name: str | None = ...,
+        detached: bool = ...,
+    ) -> _R: ...
+
+    @overload
+    async def child(
+        self,
+        flow: Callable[[], Any] | str,
+        inputs: Mapping[str, Any] | None = ...,
+        *,
+        name: str | None = ...,
+        detached: bool = ...,
+    ) -> Any: ...
+
+    async def child(
+        self,
+        flow: Any,
+        inputs: Mapping[str, Any] | None = None,
+        *,
+        name: str | None = None,
+        detached: bool = False,
+    ) -> Any:
+        """Run a flow as a child of this one, and return its result. See `Steps.child`.
+
+        If the coroutine is cancelled, the child is cancelled, unless it is detached.
+        """
+        command = _child_command(flow, inputs, name, detached)
+        return await self._waited(command)
+
     async def sleep(self, seconds: float) -> None:
         """Wait for a number of seconds. See `Steps.sleep`."""
         await self._wait(sleep_and_wait_for.Sleep(seconds), _NO_DEFAULT)
@@ -591,14 +680,19 @@ class AsyncSteps(_CommonSteps):
 
     async def _wait(self, task: sleep_and_wait_for.WaitingTask, default: Any) -> Any:
         try:
-            return await self._start_wait(task).future
-        except asyncio.CancelledError:
-            task.abandon()  # The function does not receive the result of this step.
-            raise
+            return await self._waited(self._wait_command(task))
         except exceptions.SignalTimeout:
             if default is _NO_DEFAULT:
                 raise
             return default
+
+    async def _waited(self, command: commands.Command) -> Any:
+        try:
+            return await self._start(command).future
+        except asyncio.CancelledError:
+            if isinstance(command.task, sleep_and_wait_for.WaitingTask):
+                command.task.abandon()  # The function does not receive the result of this step.
+            raise
 
     @overload
     def signals(
@@ -658,6 +752,12 @@ async def _completion(future: asyncio.Future[Any]) -> None:
 
 def _revert_command(scope: scopes.Scope[Handle]) -> commands.Command:
     return commands.revert_command([step.position for step in scope.steps])
+
+
+def _child_command(flow: Any, inputs: Any, name: Any, detached: Any) -> commands.Command:
+    if not isinstance(detached, bool):
+        raise TypeError(f"detached must be True or False, got {detached!r:.80}")
+    return commands.child_command(flow, inputs, name, is_detached=detached)
 
 
 def _check_max_in_flight(value: Any) -> int | None:

@@ -16,6 +16,7 @@ from wbengine import exceptions
 from wbengine._calls import invocation as calls
 from wbengine._runtime.inbox import Inbox, StopRequested, Withdrawn
 from wbengine._runtime.node_calls import Call
+from wbengine._tasks.child import Child
 from wbengine.persistence import models
 from wbengine.persistence._pauses import TaskPause
 from wbengine.types import failure as ft
@@ -182,6 +183,9 @@ class InFlight:
                 refusals.to_submit.append(call)
                 if request is not None:
                     refusals.to_cancel.append(call)
+            elif isinstance(call.task, Child):  # Its flow may run, and has to be cancelled.
+                call.cancellation.cancel()
+                refusals.to_submit.append(call)
             else:
                 refusals.refused.append((call, self.refusal(call, request)))
         return refusals

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import sys
 import weakref
 from collections.abc import Mapping, Sequence
@@ -13,16 +14,19 @@ from wbengine._calls import invocation
 from wbengine._introspection import object_names
 from wbengine._security import masking
 from wbengine._tasks import call_options
+from wbengine._tasks import child
 from wbengine._tasks.base import Task
 from wbengine.types import codec
 
 __all__ = [
-    "REVERT_SCOPE", "Command", "revert_arguments", "revert_command", "task_class_at",
-    "task_command", "waiting_command",
+    "CHILD_FLOW", "REVERT_SCOPE", "Command", "child_command", "revert_arguments",
+    "revert_command", "task_class_at", "task_command", "waiting_command",
 ]  # fmt: skip
 
 #: `Command.path` of the reversion of the steps of a scope.
 REVERT_SCOPE: Final = "revert-scope"
+#: `Command.path` of a step that runs a child flow.
+CHILD_FLOW: Final = "child-flow"
 
 #: Maximum length of `Command.text`, without masks.
 MAX_TEXT_LENGTH: Final = 200
@@ -35,7 +39,7 @@ _checked: Final[weakref.WeakSet[type[Task]]] = weakref.WeakSet()
 class Command:
     """A request to execute a task, or to revert earlier steps.
 
-    :ivar path: the task as `module:name`, or `REVERT_SCOPE`.
+    :ivar path: the task as `module:name`, `CHILD_FLOW` or `REVERT_SCOPE`.
     :ivar name: the displayed name of the step.
     :ivar digest: digest of the arguments; "" without arguments.
     :ivar to_revert: positions of the steps to revert.
@@ -111,6 +115,19 @@ def waiting_command(waiting: Task, **definition: Any) -> Command:
     """
     path, encoded = path_of(type(waiting)), codec.dumps(definition)
     return Command(path, waiting.name, _digest(encoded), waiting, start=_start(encoded))
+
+
+def child_command(flow: Any, inputs: Any, name: Any, *, is_detached: bool) -> Command:
+    """Return the command to run a child flow and to wait for its end.
+
+    :raises TypeError, ValueError: if an argument is invalid.
+    :raises NotEncodable: if an input cannot be encoded.
+    """
+    copied_inputs = child.check(flow, inputs, name)
+    task = child.Child(flow, copied_inputs, name, is_detached=is_detached)
+    encoded = codec.dumps({"flow": task.path, "inputs": copied_inputs})
+    label = name or re.split("[:.]", task.path)[-1]
+    return Command(CHILD_FLOW, label, _digest(encoded), task, start=_start(encoded))
 
 
 def revert_command(positions: Sequence[int]) -> Command:

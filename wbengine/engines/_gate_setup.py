@@ -11,6 +11,7 @@ from wbengine._runtime import atom_lifecycle, deadlines, inbox
 from wbengine._runtime.gates import (
     base,
     chain,
+    child_flows,
     delayed_starts,
     paused_types,
     retry_waits,
@@ -32,12 +33,14 @@ def make_gates(
     *,
     pauses: tuple[TaskPause, ...] | None,
     received: signals_and_sleeps.ReceivedSignals | None,
+    children: child_flows.Children | None,
     permit_gate: base.Gate | None,
 ) -> chain.GateChain:
     """Return the gates that the flow needs.
 
     :param pauses: the pauses in the store; None: there is no store.
     :param received: the signals of the flow; None: no task waits for signals.
+    :param children: the child flows of the flow; None: it has no workflows.
     :param permit_gate: None: the flow has no limits.
     """
     end = end_in(events)
@@ -46,6 +49,8 @@ def make_gates(
         gates.append(
             delayed_starts.StartTimeGate(timers, clock, end, keeps_times=executor.keeps_times)
         )
+    if received is not None and children is not None:
+        gates.append(child_flows.ChildGate(children, received, clock, end, lifecycle.record_of))
     if received is not None:
         gates.append(signals_and_sleeps.WaitGate(received, timers, clock, end, lifecycle.record_of))
     if pauses is not None:

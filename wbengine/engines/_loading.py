@@ -366,6 +366,18 @@ def load_submitted(
     return engine
 
 
+def load_without_factory(
+    flow: Any,
+    inputs: Store,
+    uuid: str,
+    name: str | None,
+    tags: Mapping[str, _tags.Value],
+) -> base.Engine:
+    """Load a new flow without a backend, which only this process can create again."""
+    record = _new_record(name, tags, uuid, require_inputs=True)
+    return _load(flow, inputs, None, None, None, ENGINES_NAMESPACE, ENGINE_DEFAULT, {}, record)
+
+
 def _made(
     flow_factory: _flow_factories.Factory,
     factory_args: Iterable[Any] | None,

@@ -195,7 +195,11 @@ class Ownership:
                     storage.flow_name, state, command.describe(),
                 )  # fmt: skip
             return True
-        if is_cancel or state != states.SUSPENDED:
+        if is_cancel:
+            # The record contains the cancellation. The flow waits for the reversion of its children.
+            detail = storage.flow_detail
+            return is_executed and detail.is_parked and detail.is_cancelled
+        if state != states.SUSPENDED:
             return False
         if not is_executed:
             storage.explain_flow_state(self._clock.time(), command.describe())

@@ -617,6 +617,7 @@ class Engine(abc.ABC):
                     with contextlib.ExitStack() as last, opened.add(executing):
                         yield run
                         last.callback(self._enter_end_state, run)
+                    self._suspend_children()
 
     def _stays_suspended(self) -> bool:
         held_lease, flow = self._ownership.held, self._flow_detail
@@ -627,6 +628,8 @@ class Engine(abc.ABC):
             return False
         if command is not None and (self.keeps_suspended or flow.was_suspended_by(command)):
             held_lease.executed_command = command  # by an engine that died before it deleted it
+        if self.keeps_suspended:
+            self._suspend_children()
         return self.keeps_suspended
 
     @scopes.scope
@@ -880,8 +883,29 @@ class Engine(abc.ABC):
             timers,
             pauses=pauses,
             received=self._received,
+            children=self._make_children() if compiled.has_workflows else None,
             permit_gate=permit_gate,
         )
+
+    def _make_children(self) -> Any:
+        # The module loads flows, so it imports this one.
+        make = object_names.load("wbengine.engines._children:ChildFlows")
+        return make(self._storage, self._received, self._clock, self._like_this)
+
+    def _like_this(
+        self, flow: Any, flow_detail: models.FlowDetail, backend: persistence.Backend
+    ) -> Engine:
+        """Return an engine for another flow, with the kind and the options of this one."""
+        return type(self)(flow, flow_detail, backend, self._options)
+
+    def _suspend_children(self) -> None:
+        """Suspend the children of a flow that a command suspended, before its lease is released.
+
+        The command stays in the store until then, so that the next engine repeats this.
+        """
+        flow = self._flow_detail
+        if flow.is_suspended_by_command and self._compiled("suspended").has_workflows:
+            self._make_children().suspend()
 
     def _make_workflows(
         self, lifecycle: atom_lifecycle.AtomLifecycle, wake: Callable[[], object]

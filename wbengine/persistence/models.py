@@ -46,6 +46,7 @@ __all__ = [
     "Attempt",
     "Change",
     "CANCELLED",
+    "CHILD",
     "DEADLINE_EXCEEDED",
     "GIVEN_UP_KEYS",
     "ENGINE",
@@ -56,6 +57,7 @@ __all__ = [
     "MADE_BY",
     "META_PROGRESS",
     "META_PROGRESS_DETAILS",
+    "PARENT",
     "PUBLISHED",
     "STEP",
     "UNDONE",
@@ -113,6 +115,11 @@ ENGINE: Final = "engine"
 NOTES: Final = "notes"
 #: Key in the `meta` of a flow: why other processes cannot import its workflow.
 NO_FACTORY: Final = "no_factory"
+#: Key in the `meta` of a child flow: `flow` and `step`, the uuids of its parent and of the record
+#: of the step that waits for it, and `detached`.
+PARENT: Final = "parent"
+#: Key in the `meta` of a step that runs a child flow: the uuid of this flow.
+CHILD: Final = "child"
 #: Key in the `meta` of a submitted flow: the board and the priority of its job.
 SUBMITTED: Final = "submitted"
 #: Keys in the `meta` of a flow: time and reason of its cancellation, or of the request to revert it
@@ -135,9 +142,17 @@ LOG_LEVEL: Final = "log_level"
 MADE_BY: Final = "made_by"
 
 _UUID_LENGTH: Final = 16
+
 # Values of the seventh and ninth byte with the bits that identify version 4.
 _VERSION: Final = bytes(0x40 | byte & 0x0F for byte in range(256))
 _VARIANT: Final = bytes(0x80 | byte & 0x3F for byte in range(256))
+
+
+def parent_in(meta: Mapping[str, Any]) -> str | None:
+    """Return the uuid of the parent in the `meta` of a flow, or None."""
+    note = meta.get(PARENT)
+    uuid = note.get("flow") if isinstance(note, Mapping) else None
+    return uuid if isinstance(uuid, str) else None
 
 
 def new_uuids(count: int) -> list[str]:
@@ -917,6 +932,17 @@ class FlowDetail(_Named):
     def is_submitted(self) -> bool:
         """Whether the flow was submitted to conductors, which run it again on request."""
         return isinstance(self.meta_value(SUBMITTED), Mapping)
+
+    @property
+    def parent(self) -> str | None:
+        """UUID of the flow that started this one as a child, or None."""
+        return None if self._meta is None else parent_in(self._meta)
+
+    @property
+    def is_detached(self) -> bool:
+        """Whether cancellation, suspension and reversion of the parent do not reach the flow."""
+        note = self.meta_value(PARENT)
+        return isinstance(note, Mapping) and note.get("detached") is True
 
     def was_suspended_by(self, command: FlowCommand) -> bool:
         """Return whether this command suspended the flow."""

@@ -35,6 +35,9 @@ Value = str | int | float | bool | dt.datetime
 
 #: Keys in the `meta` of a flow: tags of its submission, and tags that its run set.
 GIVEN: Final = "tags"
+#: Name of the parent of a child flow in the index of tags, and its key in `meta`. It is no tag.
+PARENT: Final = "\x1fparent"
+_PARENT_NOTE: Final = "parent"
 CHANGED: Final = "run_tags"
 
 MAX_TAGS: Final = 32
@@ -324,7 +327,16 @@ def index_of(meta: Mapping[str, Any], *, given: bool) -> list[Indexed]:
             except ValueError:
                 continue
             indexed.append(Indexed(key, *_index_value(checked), is_given))
+    parent = _parent_in(meta) if given else None
+    if parent is not None:
+        indexed.append(Indexed(PARENT, TEXT, parent, None, True))
     return indexed
+
+
+def _parent_in(meta: Mapping[str, Any]) -> str | None:
+    note = meta.get(_PARENT_NOTE)
+    parent = note.get("flow") if isinstance(note, Mapping) else None
+    return parent if isinstance(parent, str) and len(parent) <= MAX_TEXT_LENGTH else None
 
 
 def _index_value(value: Value) -> tuple[str, str, float | None]:
@@ -378,11 +390,18 @@ class Condition(NamedTuple):
         """Return the condition that a tag has a value."""
         return cls(check_key(key), "=", text_of(check_value(key, value)), given=given)
 
+    @classmethod
+    def child_of(cls, flow_uuid: str) -> Condition:
+        """Return the condition that a flow is a child of another one."""
+        return cls(PARENT, "=", flow_uuid)
+
     def __str__(self) -> str:
         return f"{self.key}{self.operator}{self.text}"
 
     def matches(self, meta: Mapping[str, Any]) -> bool:
         """Return whether a flow with this `meta` matches."""
+        if self.key == PARENT:
+            return _parent_in(meta) == self.text
         tags = given_in(meta) if self.given else tags_in(meta)
         if self.key not in tags:
             return False

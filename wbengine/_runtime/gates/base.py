@@ -14,7 +14,7 @@ For the scheduler, tasks that wait at a gate are in flight; waiting retry contro
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, MutableMapping, Sequence
 from typing import Any, ClassVar, Final, NamedTuple
 
 from wbengine._calls import invocation as calls
@@ -145,9 +145,10 @@ class Gate:
         """
         return 0
 
-    def calls_awaiting_signals(self, in_flight: int) -> Sequence[calls.Invocation]:
-        """Return the first calls that wait for signals if nothing else is in flight."""
-        return ()
+    @property
+    def waiting_calls(self) -> Collection[calls.Invocation] | None:
+        """Calls that wait for signals, times or child flows. None: the gate waits for none."""
+        return None
 
     @property
     def is_awaiting_signal(self) -> bool:
@@ -171,7 +172,7 @@ class Gate:
 
     @property
     def received_signals(self) -> int | None:
-        """Number of signals received so far. None: the gate does not wait for signals."""
+        """Number of signals received so far. None: the gate does not count them."""
         return None
 
     def close(self, is_parked: bool = False) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Sequence
+from typing import Final
 
 from wbengine._calls import invocation as calls
 from wbengine._concurrency import clocks
@@ -13,7 +15,10 @@ from wbengine._runtime.control import Parked
 from wbengine._runtime.gates import base
 from wbengine._tasks.limit_attributes import Quota
 
-__all__ = ["GateChain"]
+__all__ = ["MAX_STORED_WAITS", "GateChain"]
+
+#: Maximum number of waiting tasks that the record of a flow lists.
+MAX_STORED_WAITS: Final = 20
 
 
 class GateChain:
@@ -28,7 +33,7 @@ class GateChain:
         self._gates = tuple(gates)
         self.timers = timers
         self._clock = clock
-        self._signal_gates = tuple(gate for gate in gates if gate.received_signals is not None)
+        self._signal_gates = tuple(gate for gate in gates if gate.waiting_calls is not None)
         #: Whether a task of the flow may wait for signals.
         self.may_await_signals = bool(self._signal_gates)
         # Calls that `changed_waits` returned last. None: an earlier run may have stored some.
@@ -135,13 +140,14 @@ class GateChain:
         return self._stored_waits != [] or self.is_awaiting_signal()
 
     def changed_waits(self, in_flight: int) -> list[calls.Invocation] | None:
-        """Return the first calls that wait for signals while nothing else is in flight.
+        """Return the first calls that wait for signals if nothing else is in flight.
 
         Return None if they have not changed since the latest call.
         """
-        waits = [
-            call for gate in self._signal_gates for call in gate.calls_awaiting_signals(in_flight)
-        ]
+        waiting = [gate.waiting_calls or () for gate in self._signal_gates]
+        waits: list[calls.Invocation] = []
+        if sum(map(len, waiting)) == in_flight:
+            waits = list(itertools.islice(itertools.chain(*waiting), MAX_STORED_WAITS))
         if waits == self._stored_waits:
             return None
         self._stored_waits = waits

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Hashable, Iterable
 from typing import Any, Final, NamedTuple
 
 from wbengine import exceptions
@@ -21,10 +21,10 @@ from wbengine._tasks.sleep_and_wait_for import WaitForAny, WaitingTask
 from wbengine.persistence import _listing, models
 from wbengine.persistence import base as persistence
 from wbengine.running import LOCAL
-from wbengine.signals import Signal, label
+from wbengine.signals import Signal, child_of, label
 from wbengine.types import failure as ft
 
-__all__ = ["MAX_STORED_WAITS", "WAITS_FOR", "ReceivedSignals", "WaitGate", "begin_wait"]
+__all__ = ["WAITS_FOR", "ReceivedSignals", "WaitGate", "begin_wait"]
 
 LOG: Final = logging.getLogger(__name__)
 
@@ -32,8 +32,6 @@ LOG: Final = logging.getLogger(__name__)
 WAITS_FOR: Final = models.WAITS_FOR
 #: Key in an atom's `meta`: stored names of the signals that were discarded, while it waits.
 _DISCARDED: Final = "discarded_signals"
-#: Maximum number of waiting tasks that the record of a flow lists.
-MAX_STORED_WAITS: Final = 20
 
 
 def begin_wait(record: models.AtomDetail, waiting: WaitingTask, now: float) -> None:
@@ -70,6 +68,9 @@ class ReceivedSignals:
         self._last_numbers: dict[str, int] = {}
         #: Whether the latest read failed because a stored signal is damaged or has another key.
         self.is_damaged = False
+        #: Child flows whose ends were reported, and those among them that no gate has handled.
+        self.ended_children: Final[set[str]] = set()
+        self.new_ends: Final[deque[str]] = deque()
         #: Called after a new signal was added; runs set it.
         self.on_new: Callable[[], object] = _do_nothing
 
@@ -80,9 +81,17 @@ class ReceivedSignals:
             for signal in signals
             if self._signals.setdefault((signal.name, signal.number), signal) is signal
         ]
+        for signal in new_signals:
+            if (child := child_of(signal)) is not None:
+                self.note_end(child)
         if new_signals:
             self.on_new()
         return bool(new_signals)
+
+    def note_end(self, child: str) -> None:
+        """Note that a child flow may have ended. The caller calls `on_new`."""
+        self.ended_children.add(child)
+        self.new_ends.append(child)
 
     def add_next(self, signal: Signal) -> Signal:
         """Add a signal with the next number of its name, and return it. For flows without a store.
@@ -109,15 +118,21 @@ class ReceivedSignals:
 
     def read(self) -> None:
         """Read earlier signals from the store. After an error, a later call reads them."""
-        if self._backend is None:
-            return
         try:
-            with contextlib.closing(self._backend.get_connection()) as connection:
-                self.add(connection.signals([self._uuid]).get(self._uuid, ()))
+            self.load()
             self.is_damaged = False
         except exceptions.StorageFailure as error:
             self.is_damaged = isinstance(error, exceptions.CorruptRecord)
             LOG.warning("The signals to flow %s could not be read: %s", self._uuid, error)
+
+    def load(self) -> None:
+        """Read earlier signals from the store.
+
+        :raises StorageFailure: if they cannot be read.
+        """
+        if self._backend is not None:
+            with contextlib.closing(self._backend.get_connection()) as connection:
+                self.add(connection.signals([self._uuid]).get(self._uuid, ()))
 
 
 class WaitGate(base.Gate):
@@ -156,10 +171,9 @@ class WaitGate(base.Gate):
     def received_signals(self) -> int:
         return len(self._received)
 
-    def calls_awaiting_signals(self, in_flight: int) -> Sequence[calls.Invocation]:
-        if in_flight != len(self._calls):
-            return []
-        return list(itertools.islice(self._calls, MAX_STORED_WAITS))
+    @property
+    def waiting_calls(self) -> Collection[calls.Invocation] | None:
+        return self._calls.keys()
 
     def admit_calls(self, tasks: list[calls.Invocation]) -> list[calls.Invocation]:
         waiting = [call for call in tasks if call.task.is_wait and call.action == calls.EXECUTE]

@@ -20,6 +20,9 @@ from wbengine._runtime.workflows.step import Step
 from wbengine._security import keys
 from wbengine._tasks import step_limits
 from wbengine._text import durations
+from wbengine._tasks import limit_attributes
+from wbengine._tasks.child import Child
+from wbengine._tasks.sleep_and_wait_for import WaitingTask
 from wbengine.persistence import _macs, models
 from wbengine.persistence._step_notes import StepNote
 from wbengine.persistence._stored_results import StoredResult
@@ -131,8 +134,10 @@ class StepRecords:
                 task.eta = dt.datetime.fromtimestamp(starts_at, dt.UTC)
             elif task.eta is not None:
                 delayed_starts.store_start(record, task, now)
-            if task.is_wait:
-                signals_and_sleeps.begin_wait(record, task, now)  # type: ignore[arg-type]
+        if isinstance(task, Child) and record.meta_value(models.CHILD) is None:
+            record.meta[models.CHILD] = calls.request_id(record.uuid, "child", record.attempt)
+        if isinstance(task, WaitingTask):
+            signals_and_sleeps.begin_wait(record, task, now)
         lifecycle.enter(record, task, action)
         if self._storage.code is not None and not task.is_wait:  # `add` has noted a wait.
             self._storage.note_code()

@@ -18,10 +18,12 @@ from wbengine._runtime.workflows.program import Program
 from wbengine._runtime.workflows.step import Step
 from wbengine._runtime.workflows.step_records import StepRecords, calls_revert
 from wbengine._tasks import commands
+from wbengine._tasks.child import Child
 from wbengine._tasks.sleep_and_wait_for import WaitingTask
 from wbengine.persistence import models
 from wbengine.persistence._step_notes import StepNote
 from wbengine.running import LOCAL
+from wbengine.task import Task
 from wbengine.types import failure as ft
 
 __all__ = ["WorkflowRun"]
@@ -113,7 +115,10 @@ class WorkflowRun:
         """Begin the next of `to_begin`, and return its call."""
         step, action = self.to_begin.popleft()
         self._in_flight.add(step)
-        return self._records.begin(step, action, self.call.node, now)
+        call = self._records.begin(step, action, self.call.node, now)
+        if action == calls.EXECUTE and self._has_ended and isinstance(step.task, Child):
+            call.cancellation.cancel()  # Only the end of a flow that was started is waited for.
+        return call
 
     @property
     def is_computing(self) -> bool:
@@ -162,8 +167,11 @@ class WorkflowRun:
             content = f"{command.path} {command.digest}"
             uuid = calls.request_id(self.record.uuid, content, attempt, position)
             record = models.TaskDetail(name[: object_names.MAX_NAME_LENGTH], uuid)
-            revert_arguments, arguments = None, self._records.kept_arguments(command.arguments)
-            if command.task is not None and not calls.reverts_nothing(type(command.task)):
+            revert_arguments: Mapping[str, Any] | None = None
+            arguments = self._records.kept_arguments(command.arguments)
+            if isinstance(command.task, Child):
+                revert_arguments = None if command.task.is_detached else {}
+            elif command.task is not None and not calls.reverts_nothing(type(command.task)):
                 revert_arguments = commands.revert_arguments(command.task, arguments)
             note = StepNote(
                 self.record.uuid,
@@ -207,7 +215,11 @@ class WorkflowRun:
         step = self._steps.get(position)
         if step is None:
             record, note = self._history.steps[position]
-            step_task = step_tasks.find(note.task, self.call.task.fn)
+            step_task: Task | None = None
+            if note.task == commands.CHILD_FLOW:
+                step_task = Child(is_detached=note.arguments is None)
+            else:
+                step_task = step_tasks.find(note.task, self.call.task.fn)
             step = self._steps[position] = Step(record, note, step_task, None)
         return step
 
@@ -404,6 +416,9 @@ class WorkflowRun:
                 self.to_begin.append((step, calls.EXECUTE))
         elif state in (states.FAILURE, states.REVERTING):
             self._complete(step)  # A retry that is dropped. The reversion continues that before it.
+        elif step.record.meta_value(models.CHILD) is not None and calls_revert(step):
+            self._incomplete.add(step)
+            self.to_begin.append((step, calls.EXECUTE))  # The flow is cancelled.
         else:
             self._records.undo_begin(step)  # A wait that was open.
 

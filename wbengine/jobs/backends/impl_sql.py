@@ -19,7 +19,7 @@ from wbengine._introspection import object_names
 from wbengine._sql import dialects
 from wbengine.jobs import _places, _queues, _stored, base
 from wbengine.jobs.backends import _sql_turns
-from wbengine.persistence import backends, models
+from wbengine.persistence import _leases, backends, models
 from wbengine.persistence import base as persistence_base
 from wbengine.persistence._debounce_keys import DebounceKey
 from wbengine.persistence._pauses import TaskPause
@@ -216,6 +216,37 @@ class SQLJobBoard(_stored.BaseStoredJobBoard):
                 f"Submitting {len(new)} flows", work, transaction=transaction
             )
         ]
+
+    def post_children(
+        self,
+        flows: Iterable[tuple[models.FlowDetail, models.LogBook]],
+        places: Iterable[_places.Place],
+        lease: _leases.Lease,
+    ) -> None:
+        """Save child flows that do not exist, and post their jobs, in one transaction.
+
+        :param lease: the lease of their parent.
+        :raises LeaseLost: if another engine has acquired the lease; then nothing is saved.
+        """
+        self._check_keeps_flows()
+        new = []
+        for (flow, book), place in zip(flows, places, strict=True):
+            job = _stored.NewJob.of_flow(flow.uuid, flow.name, book, place)
+            _stored.note_submitted(flow.meta, self, job.place)
+            new.append((flow.uuid, writing.NewBook(book), self._row(job)))
+        statements = self._store.statements
+
+        def work(connection: sa.Connection) -> None:
+            writing.lock(connection, statements, lease.flow, None, lease)
+            parameters = {"uuids": [uuid for uuid, _, _ in new]}
+            stored = {row.uuid for row in connection.execute(statements.marks, parameters)}
+            missing = [each for each in new if each[0] not in stored]
+            if missing:
+                writing.write_new_books(connection, statements, [book for _, book, _ in missing])
+                self._insert(connection, [row for _, _, row in missing], None)
+            crashpoint("sql.before-children-commit")
+
+        self._transact(f"Starting {len(new)} child flows", work)
 
     def post_debounced(
         self,

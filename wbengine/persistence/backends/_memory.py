@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final, TypeVar
 from wbengine import exceptions, states
 from wbengine._concurrency import clocks
 from wbengine._configuration import named_options
-from wbengine.persistence import _bulk, _changes, _leases, _listing, base, models
+from wbengine.persistence import _bulk, _changes, _child_ends, _leases, _listing, base, models
 from wbengine.persistence import _commands as commands
 from wbengine.persistence._access_keys import AccessKey
 from wbengine.persistence._codes import Code
@@ -241,6 +241,13 @@ class MemoryConnection(base.Connection):
             for uuid, changed in items.items():
                 self._put_items(uuid, changed)
             stored_flow.add_logs(logs)
+            if flow_row:
+                self._report_end(_child_ends.end_of(stored_flow.detail))
+
+    def _report_end(self, end: _child_ends.ChildEnd | None) -> None:
+        parent = None if end is None else self._backend.flows.get(end.parent)
+        if end is not None and parent is not None:
+            parent.signals.setdefault(end.signal.stored_name, end.signal)
 
     def save_outline(
         self, flow_uuid: str, outline: Outline, *, lease: _leases.Lease | None = None
@@ -269,7 +276,10 @@ class MemoryConnection(base.Connection):
             self._delete_flow(flow_uuid)
 
     def _delete_flow(self, flow_uuid: str) -> None:
-        for atom in self._backend.flows.pop(flow_uuid).detail:
+        detail = self._backend.flows.pop(flow_uuid).detail
+        meta = detail.own_meta
+        self._report_end(_child_ends.deletion_of(flow_uuid, detail.state, meta, detail.epoch))
+        for atom in detail:
             self._backend.atoms.pop(atom.uuid, None)
 
     def _put_atoms(self, flow: StoredFlow, atoms: Iterable[models.AtomDetail]) -> None:

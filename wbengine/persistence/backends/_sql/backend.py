@@ -17,7 +17,15 @@ from wbengine._concurrency.crash_points import crashpoint
 from wbengine._introspection import object_names
 from wbengine._security import sealing
 from wbengine._sql import dialects
-from wbengine.persistence import _access_keys, _leases, _sealed_fields, _trees, base, models
+from wbengine.persistence import (
+    _access_keys,
+    _child_ends,
+    _leases,
+    _sealed_fields,
+    _trees,
+    base,
+    models,
+)
 from wbengine.persistence import _commands as commands
 from wbengine.persistence import _listing as queries
 from wbengine.persistence._access_keys import AccessKey
@@ -338,7 +346,8 @@ class SQLConnection(base.Connection):
     ) -> None:
         batch = writing.batch_of(flow if flow_row else flow.uuid, atoms, items, logs=logs)
 
-        is_fast = self._backend.has_fast_batches and self._transaction is None
+        child_end = _child_ends.end_of(flow) if flow_row else None
+        is_fast = self._backend.has_fast_batches and self._transaction is None and child_end is None
         if lease is not None and settled is None and is_fast:
             crashpoint("sql.before-save")
             if self._write_batch_fast(batch, lease):
@@ -350,6 +359,7 @@ class SQLConnection(base.Connection):
             batch.write(connection, self._sql, lease)
             if settled is not None:
                 writing.settle_command(connection, self._sql, flow.uuid, settled)
+            writing.report_end(connection, self._sql, child_end)
             crashpoint("sql.before-commit")
 
         crashpoint("sql.before-save")
@@ -644,24 +654,13 @@ class SQLConnection(base.Connection):
         )
 
     def put_signal(self, flow_uuid: str, signal: Signal) -> bool:
-        parameters = {
-            "flow_uuid": flow_uuid,
-            "name": signal.stored_name,
-            "value": sealing.sealed(
-                signal.text, *_sealed_fields.place_of_signal(flow_uuid, signal.stored_name)
-            ),
-            "at": signal.at,
-        }
-
         def work(connection: sa.Connection) -> bool:
             # Raises an error if the flow does not exist.
             reading.lease(connection, self._sql, flow_uuid)
-            connection.execute(self._sql.add_signal, parameters)
-            row = connection.execute(self._sql.signal, parameters).one()
-            # A job that was never claimed waits for its `eta`. A signal must not start it earlier.
-            writing.make_job_due(connection, self._sql, flow_uuid, claims=1)
+            added = writing.add_signal(connection, self._sql, flow_uuid, signal)
+            row = connection.execute(self._sql.signal, added).one()
             crashpoint("sql.before-signal-commit")
-            return (row.value, row.at) == (parameters["value"], signal.at)
+            return (row.value, row.at) == (added["value"], signal.at)
 
         is_first = self._transact(f"Saving a signal to flow {flow_uuid}", work)
         crashpoint("sql.after-signal-commit")

@@ -20,6 +20,7 @@ import sqlalchemy as sa
 from wbengine import exceptions, states
 from wbengine._security import VARIABLE, sealing
 from wbengine.persistence import (
+    _child_ends,
     _commands,
     _history,
     _leases,
@@ -33,13 +34,14 @@ from wbengine.persistence._debounce_keys import DebounceKey
 from wbengine.persistence._unique_keys import UniqueKey
 from wbengine.persistence.backends._sql import reading, rows, turns
 from wbengine.persistence.backends._sql.statements import Statements
+from wbengine.signals import Signal
 from wbengine.types import _tags, codec
 
 __all__ = [
-    "NewBook", "Batch", "as_statement", "batch_of", "destroy_book", "destroy_flow",
+    "NewBook", "Batch", "add_signal", "as_statement", "batch_of", "destroy_book", "destroy_flow",
     "destroy_flows", "ensure_job", "lease_conditions", "lock", "lock_debounce_key", "lock_new_flow",
-    "make_job_due", "make_paused_jobs_due", "notify_job", "replace_new_flow", "settle_command",
-    "take_debounce_key", "write_on_driver",
+    "make_job_due", "make_paused_jobs_due", "notify_job", "replace_new_flow", "report_end",
+    "settle_command", "take_debounce_key", "write_on_driver",
 ]  # fmt: skip
 
 #: Range of batch numbers for each lease. A process never writes that many batches, and a 64-bit
@@ -259,6 +261,7 @@ def destroy_flow(
 
     :raises Exception: as `Connection.destroy_flow`.
     """
+    _report_deletion(connection, statements, uuid)
     parameters: dict[str, Any] = {"flow_uuid": uuid}
     statement = statements.destroy_flow
     if only is not None:
@@ -308,6 +311,8 @@ def destroy_book(
     if flows and unused_only:
         return
     if flows:
+        for flow in flows:
+            _report_deletion(connection, statements, flow)
         jobs = [{"flow_uuid": flow} for flow in flows]
         connection.execute(statements.destroy_job, jobs)
     connection.execute(statements.destroy_book, {"uuid": uuid})
@@ -328,6 +333,40 @@ def make_job_due(
     parameters = {"flow_uuid": flow_uuid, "claims": claims, "first": int(is_first)}
     if connection.execute(statements.make_job_due, parameters).rowcount:
         notify_job(connection, statements, flow_uuid)
+
+
+def add_signal(
+    connection: sa.Connection, statements: Statements, flow_uuid: str, signal: Signal
+) -> rows.Row:
+    """Add a signal unless one with its name is stored, and make the job of the flow due.
+
+    :returns: the columns that the signal has if it was added.
+    """
+    name = signal.stored_name
+    value = sealing.sealed(signal.text, *_sealed_fields.place_of_signal(flow_uuid, name))
+    parameters = {"flow_uuid": flow_uuid, "name": name, "value": value, "at": signal.at}
+    connection.execute(statements.add_signal, parameters)
+    # A job that was never claimed waits for its `eta`. A signal must not start it earlier.
+    make_job_due(connection, statements, flow_uuid, claims=1)
+    return parameters
+
+
+def report_end(
+    connection: sa.Connection, statements: Statements, end: _child_ends.ChildEnd | None
+) -> None:
+    """Report the end of a child flow to its parent, if this exists."""
+    if end is None:
+        return
+    if connection.execute(statements.flow_state, {"flow_uuid": end.parent}).first() is not None:
+        add_signal(connection, statements, end.parent, end.signal)
+
+
+def _report_deletion(connection: sa.Connection, statements: Statements, flow_uuid: str) -> None:
+    row = reading.first(connection, statements.flow_for_update, flow_uuid=flow_uuid)
+    if row is not None:
+        meta, epoch = rows.object_of(row["meta"]), row["lease_epoch"]
+        end = _child_ends.deletion_of(flow_uuid, row["state"], meta, epoch)
+        report_end(connection, statements, end)
 
 
 def make_paused_jobs_due(connection: sa.Connection, statements: Statements, pattern: str) -> None:

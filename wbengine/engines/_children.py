@@ -1,0 +1,454 @@
+"""Child flows of a flow: start, cancel, suspend and revert them, and read their ends.
+
+The children of a flow that conductors run, whose job is in the database of the flows, are jobs of
+that database. The children of any other flow run in threads of the process that runs their parent;
+without a store, their records are in the memory of this process.
+
+The end of a child reaches its parent as a signal, which the store writes together with the end
+(`persistence._child_ends`). The signal only wakes the parent: the record of the child contains what
+the parent reads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import queue
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent import futures
+from typing import Any, Final, TypeVar
+
+from wbengine import _payloads, exceptions, signals, states, storage
+from wbengine._concurrency import clocks
+from wbengine._introspection import object_names
+from wbengine._runtime.control import read_given_up
+from wbengine._runtime.gates.child_flows import End, Start
+from wbengine._runtime.gates.signals_and_sleeps import ReceivedSignals
+from wbengine._tasks.child import Child
+from wbengine.engines import (
+    _flow_errors,
+    _flow_factories,
+    _loading,
+    _ownership,
+    _submission,
+    base,
+)
+from wbengine.jobs._places import Place
+from wbengine.jobs.backends import impl_sql
+from wbengine.persistence import _commands, _lease_renewer, models
+from wbengine.persistence import base as persistence
+from wbengine.persistence.backends import _memory
+from wbengine.persistence.backends import _sql as sql
+from wbengine.types import _tags
+from wbengine.types import failure as ft
+
+__all__ = ["ChildFlows"]
+
+_T = TypeVar("_T")
+
+#: Maximum number of flows that one transaction starts, or one read returns.
+_MAX_FLOWS: Final = 500
+#: Maximum number of children of a flow that run in its process at the same time.
+_MAX_THREADS: Final = 32
+#: Interval at which the end of a run suspends children in this process that are about to begin.
+_SUSPEND_SECONDS: Final = 0.05
+
+_UNFINISHED: Final = tuple(each for each in states.FLOW_STATES if each not in states.FLOW_ENDED)
+
+_MakeEngine = Callable[[Any, models.FlowDetail, persistence.Backend], base.Engine]
+
+
+class ChildFlows:
+    """The children of one flow, for one run of its engine.
+
+    :param parent: the storage of the flow.
+    :param received: receives the ends of children that run in this process.
+    :param clock: the clock of the engine.
+    :param make_engine: returns an engine for a child that runs in this process.
+    """
+
+    def __init__(
+        self,
+        parent: storage.Storage,
+        received: ReceivedSignals | None,
+        clock: clocks.Clock,
+        make_engine: _MakeEngine,
+    ) -> None:
+        self._parent = parent
+        self._clock = clock
+        self._by = f"parent flow {parent.flow_uuid}"
+        self._store = parent.backend
+        self._board = _board_of(parent)
+        self._local: _LocalRuns | None = None
+        if self._board is None:
+            self._store = self._store or _memory.MemoryBackend()
+            self._local = _LocalRuns(self._store, received, clock, make_engine)
+
+    @property
+    def survive_run(self) -> bool:
+        return self._local is None
+
+    def start(self, starts: Sequence[Start]) -> Mapping[str, ft.Failure]:
+        failures: dict[str, ft.Failure] = {}
+        for first in range(0, len(starts), _MAX_FLOWS):
+            self._start(starts[first : first + _MAX_FLOWS], failures)
+        return failures
+
+    def _start(self, starts: Sequence[Start], failures: dict[str, ft.Failure]) -> None:
+        uuids = [start.uuid for start in starts]
+        stored = self._access(lambda connection: connection.flow_records(uuids))
+        commands = self._access(lambda connection: connection.commands(uuids))
+        new: list[_submission.NewFlow] = []
+        for start in starts:
+            flow = stored.get(start.uuid)
+            if flow is None:
+                try:
+                    new.append(self._new_flow(start))
+                except exceptions.StorageFailure:
+                    raise
+                except Exception as error:
+                    failures[start.uuid] = ft.Failure.from_exception(error)
+            elif self._was_suspended_here(flow, commands.get(flow.uuid)):
+                self._command(flow.uuid, _commands.RESUME)
+        if new:
+            self._post(new)
+        for start in starts:
+            if self._local is not None and start.uuid not in failures:
+                self._local.run(start.uuid)
+
+    def _new_flow(self, start: Start) -> _submission.NewFlow:
+        task, parent = start.task, self._parent.flow_detail
+        tags = _tags.tags_in(parent.own_meta)
+        if self._parent.backend is None:
+            flow = _flow_of(task)
+            engine = _loading.load_without_factory(
+                flow, task.inputs, start.uuid, task.flow_name, tags
+            )
+            assert self._local is not None
+            self._local.flows[start.uuid] = engine.flow
+            new = _submission.NewFlow(engine.storage.flow_detail, {}, "")
+        else:
+            new = _submission.new_flow(
+                task.flow,
+                inputs=task.inputs,
+                tags=tags,
+                name=task.flow_name,
+                uuid=start.uuid,
+                payloads=self._parent.payloads,
+            )
+        note: dict[str, Any] = {"flow": parent.uuid, "step": start.step}
+        if task.is_detached:
+            note["detached"] = True
+        new.detail.meta[models.PARENT] = note
+        if (kind := parent.meta_value(models.ENGINE)) is not None and self._local is not None:
+            new.detail.meta[models.ENGINE] = kind
+        return new
+
+    def _post(self, new: Sequence[_submission.NewFlow]) -> None:
+        flows = [(each.detail, _submission.new_book(each.detail)) for each in new]
+        board = self._board
+        if board is None:
+            assert self._store is not None
+            for detail, book in flows:
+                persistence.add_flow_detail(detail, book, self._store)
+            return
+        place, lease = Place.from_dict(self._note), self._parent.writer.lease
+        assert lease is not None
+        places = [
+            place if place.fair_key else place._replace(fair_key=each.fair_key) for each in new
+        ]
+
+        def post(connection: persistence.Connection) -> None:
+            try:
+                board.post_children(flows, places, lease)
+            except exceptions.JobFailure as error:
+                raise exceptions.StorageFailure(f"{error}") from error
+
+        self._access(post)
+
+    @property
+    def _note(self) -> Mapping[str, Any]:
+        return self._parent.flow_detail.meta_value(models.SUBMITTED) or {}
+
+    def _was_suspended_here(
+        self, flow: models.FlowDetail, command: persistence.FlowCommand | None
+    ) -> bool:
+        """Return whether a flow is, or is to be, suspended because its parent was suspended."""
+        if command is not None:
+            return command.what == _commands.SUSPEND and command.by == self._by
+        why = flow.history[-1].why if flow.history else None
+        return flow.is_suspended_by_command and f"by {self._by}" in (why or "")
+
+    def cancel(self, uuid: str, reason: str) -> bool:
+        try:
+            self._command(uuid, _commands.CANCEL, reason)
+        except exceptions.NotFound:
+            return False
+        except exceptions.InvalidState:
+            return True  # It has ended, and its end is reported.
+        if self._local is not None:
+            self._local.run(uuid)
+        return True
+
+    def revert(self, uuid: str, request: str) -> End | None:
+        mark = f"{self._by}, step {request}"
+        try:
+            flow = self._access(lambda connection: connection.get_flow_details(uuid, lazy=True))
+            command = self._access(lambda connection: connection.commands([uuid])).get(uuid)
+        except exceptions.NotFound:
+            return _deleted(uuid, "it cannot be reverted")
+        if flow.state == states.REVERTED and command is None:
+            return End(states.REVERTED, None)
+        if command is None:
+            if any(mark in (change.why or "") for change in flow.history):
+                return self._failed_revert(uuid) if flow.state in states.FLOW_ENDED else None
+            try:
+                self._command(uuid, _commands.REVERT, by=mark)
+            except exceptions.InvalidState as error:
+                return End(flow.state or states.PENDING, ft.Failure.from_exception(error))
+        if self._local is not None:
+            self._local.run(uuid)
+        return None
+
+    def _failed_revert(self, uuid: str) -> End:
+        flow = self._access(lambda connection: connection.get_flow_details(uuid))
+        return End(flow.state or states.PENDING, _failure_of(flow))
+
+    def end_of(self, uuid: str, task: Child) -> End | None:
+        error = None if self._local is None else self._local.errors.get(uuid)
+        if isinstance(error, exceptions.StorageFailure):
+            raise error
+        if task.flow is not None:
+            _flow_of(task, is_made=False)  # Its module defines the types of values.
+        try:
+            flow = self._access(lambda connection: connection.get_flow_details(uuid))
+            commands = self._access(lambda connection: connection.commands([uuid]))
+        except exceptions.NotFound:
+            return _deleted(uuid, "its result is lost")
+        if flow.state not in states.FLOW_ENDED or commands:
+            if error is None:
+                return None
+            return End(flow.state or states.PENDING, ft.Failure.from_exception(error))
+        if flow.state != states.SUCCESS:
+            return End(flow.state or states.PENDING, _failure_of(flow))
+        try:
+            value = self._value_of(flow, task)
+        except exceptions.StorageFailure:
+            raise
+        except Exception as error:
+            return End(states.SUCCESS, ft.Failure.from_exception(error))
+        return End(states.SUCCESS, value)
+
+    def _value_of(self, detail: models.FlowDetail, task: Child) -> Any:
+        """Return the result of a workflow, or all values of another flow by name."""
+        assert self._store is not None
+        if task.flow is None:  # The workflow of the step has ended and needs no result.
+            return None
+        flow, payloads = _flow_of(task), self._store.payloads
+        if _is_workflow(flow):
+            where = "result of the child flow"
+            return _payloads.loaded(payloads, _loading.result_of(detail), where)
+        engine = _loading.load(flow, flow_detail=detail)
+        engine.prepare()
+        engine.storage.payloads = payloads
+        return engine.storage.fetch_all()
+
+    def suspend(self) -> None:
+        """Suspend all children that have not ended, except detached ones."""
+        if self._board is None:
+            return  # They end with the run of their parent.
+        for uuid in self._unfinished():
+            # It may have ended, or be about to be cancelled, or was deleted.
+            with contextlib.suppress(exceptions.InvalidState, exceptions.NotFound):
+                self._command(uuid, _commands.SUSPEND)
+
+    def _unfinished(self) -> Iterator[str]:
+        condition, after = _tags.Condition.child_of(self._parent.flow_uuid), None
+        while True:
+            read = functools.partial(_page, condition=condition, after=after)
+            uuids, after = self._access(read)
+            yield from uuids
+            if after is None:
+                return
+
+    def close(self) -> None:
+        if self._local is not None:
+            self._local.close()
+
+    def _command(
+        self, uuid: str, what: str, reason: str | None = None, *, by: str | None = None
+    ) -> None:
+        command = _commands.FlowCommand(what, reason, by or self._by, self._clock.time())
+        self._access(lambda connection: connection.send_command(uuid, command))
+        _lease_renewer.of_process().poll_now(uuid)
+
+    def _access(self, do: Callable[[persistence.Connection], _T]) -> _T:
+        if self._parent.backend is not None:
+            return self._parent.writer.attempt(do)
+        assert self._store is not None
+        with contextlib.closing(self._store.get_connection()) as connection:
+            return do(connection)
+
+
+class _LocalRuns:
+    """Runs of child flows in threads of this process.
+
+    :ivar flows: flows without an importable factory, by uuid.
+    :ivar errors: errors that prevented a run from reaching an end of its flow, by uuid.
+    """
+
+    def __init__(
+        self,
+        store: persistence.Backend,
+        received: ReceivedSignals | None,
+        clock: clocks.Clock,
+        make_engine: _MakeEngine,
+    ) -> None:
+        self._store = store
+        self._received = received
+        self._clock = clock
+        self._make_engine = make_engine
+        self._lock = threading.Lock()
+        self._pool: futures.ThreadPoolExecutor | None = None
+        self._running: dict[str, futures.Future[None]] = {}
+        self._engines: dict[str, base.Engine] = {}
+        self._is_closing = False
+        self.flows: dict[str, Any] = {}
+        self.errors: dict[str, Exception] = {}
+
+    def run(self, uuid: str) -> None:
+        """Run a flow until it ends or is suspended, unless it runs here."""
+        with self._lock:
+            if self._is_closing or uuid in self._running:
+                return
+            if self._pool is None:
+                self._pool = futures.ThreadPoolExecutor(_MAX_THREADS, "wbengine-child")
+            # Until the engine has attached itself, the clock must not advance.
+            events: queue.SimpleQueue[Any] = queue.SimpleQueue()
+            self._clock.attach(events, _always)
+            self._running[uuid] = self._pool.submit(self._run, uuid, events)
+
+    def _run(self, uuid: str, events: queue.SimpleQueue[Any]) -> None:
+        self.errors.pop(uuid, None)
+        try:
+            self._run_engine(uuid, events)
+        except (exceptions.FlowBusy, _ownership.StateRefused):
+            pass  # Another process runs it or has ended it.
+        except Exception as error:
+            self.errors[uuid] = error
+        finally:
+            with self._lock:
+                self._engines.pop(uuid, None)
+                self._running.pop(uuid, None)
+            self._report(uuid)
+            self._clock.detach(events)
+
+    def _run_engine(self, uuid: str, events: queue.SimpleQueue[Any]) -> None:
+        with contextlib.closing(self._store.get_connection()) as connection:
+            detail = _loading.read_flow_detail(connection, uuid)
+        flow = self.flows.get(uuid) or _loading.flow_from_detail(detail)
+        engine = self._make_engine(flow, detail, self._store)
+        engine.keeps_suspended = True
+        with self._lock:
+            if self._is_closing:
+                return
+            self._engines[uuid] = engine
+        for state in engine.run_iter():
+            if state in states.FLOW_ENDED or state == states.SUSPENDED:
+                self._clock.attach(events, _always)
+            else:
+                self._clock.detach(events)
+
+    def _report(self, uuid: str) -> None:
+        """Report the end of a flow that no store reports to its parent."""
+        if self._received is None:
+            return
+        with contextlib.suppress(exceptions.StorageFailure, exceptions.NotFound):
+            with contextlib.closing(self._store.get_connection()) as connection:
+                flow = connection.get_flow_details(uuid, lazy=True)
+            if flow.state in states.FLOW_ENDED:
+                self.errors.pop(uuid, None)
+                self._received.add([signals.end_of_child(uuid, flow.epoch, self._clock.time())])
+                return
+        if uuid in self.errors:
+            self._received.note_end(uuid)
+            self._received.on_new()
+
+    def close(self) -> None:
+        """Suspend all runs and wait for their ends."""
+        with self._lock:
+            self._is_closing = True
+            pool, running = self._pool, set(self._running.values())
+        if pool is None:
+            return
+        pool.shutdown(wait=False, cancel_futures=True)
+        # Repeated, because it has no effect on an engine whose run has not begun.
+        while running:
+            for engine in self._current_engines():
+                with contextlib.suppress(exceptions.InvalidState):
+                    engine.suspend()
+            _, running = futures.wait(running, _SUSPEND_SECONDS)
+
+    def _current_engines(self) -> Collection[base.Engine]:
+        with self._lock:
+            return list(self._engines.values())
+
+
+def _page(
+    connection: persistence.Connection, condition: _tags.Condition, after: str | None
+) -> tuple[list[str], str | None]:
+    """Return the unfinished flows of a page that are not detached, and the next position."""
+    page = connection.list_flows(
+        states=_UNFINISHED, tags=[condition], limit=_MAX_FLOWS, after=after
+    )
+    records = connection.flow_records([row.uuid for row in page.flows])
+    return [uuid for uuid, flow in records.items() if not flow.is_detached], page.after
+
+
+def _board_of(parent: storage.Storage) -> impl_sql.SQLJobBoard | None:
+    """Return the board of a flow that was submitted to its own database, or None."""
+    note = parent.flow_detail.meta_value(models.SUBMITTED)
+    if not isinstance(parent.backend, sql.SQLBackend):
+        return None
+    if not isinstance(note, Mapping) or "namespace" not in note or "at" in note:
+        return None
+    options = {"namespace": note["namespace"]}
+    board = impl_sql.SQLJobBoard("children", options, persistence=parent.backend)
+    board.connect()
+    return board
+
+
+def _flow_of(task: Child, *, is_made: bool = True) -> Any:
+    flow = task.flow
+    if isinstance(flow, str):
+        flow = object_names.load(flow)
+    if not is_made or _is_workflow(flow) or _flow_factories.is_flow(flow):
+        return flow
+    return flow()
+
+
+def _is_workflow(flow: Any) -> bool:
+    return _flow_factories.is_workflow(flow)
+
+
+def _failure_of(flow: models.FlowDetail) -> ft.Failure:
+    """Return the failure of a flow that ended without success."""
+    stored = storage.Storage(flow)
+    failures = list(stored.get_execute_failures().values())
+    is_given_up = read_given_up(flow.own_meta) is not None
+    if len(failures) == 1 and not (is_given_up or stored.get_revert_failures()):
+        return failures[0]
+    try:
+        _flow_errors.raise_recorded(stored)
+    except Exception as error:
+        return ft.Failure.from_exception(error)
+
+
+def _deleted(uuid: str, consequence: str) -> End:
+    error = exceptions.FlowDeleted(f"Child flow {uuid} was deleted: {consequence}")
+    return End(states.UNDEFINED, ft.Failure.from_exception(error))
+
+
+def _always() -> bool:
+    return True

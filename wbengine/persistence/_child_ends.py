@@ -1,0 +1,36 @@
+"""Ends of child flows, which a store reports to their parents in the write that ends them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from wbengine import signals, states
+from wbengine.persistence import _history, models
+
+__all__ = ["ChildEnd", "deletion_of", "end_of"]
+
+
+class ChildEnd(NamedTuple):
+    """A signal to a parent that a child flow has ended."""
+
+    parent: str
+    signal: signals.Signal
+
+
+def end_of(flow: models.FlowDetail) -> ChildEnd | None:
+    """Return the end of a child flow with this record; None for other flows and unfinished ones."""
+    if flow.state not in states.FLOW_ENDED or (parent := flow.parent) is None:
+        return None
+    at = _history.entered_at(flow.history) or 0.0
+    return ChildEnd(parent, signals.end_of_child(flow.uuid, flow.epoch, at))
+
+
+def deletion_of(
+    uuid: str, state: str | None, meta: Mapping[str, Any], epoch: int
+) -> ChildEnd | None:
+    """Return the end of a flow that is deleted; None if it is no child, or has ended before."""
+    parent = models.parent_in(meta)
+    if state in states.FLOW_ENDED or parent is None:
+        return None
+    return ChildEnd(parent, signals.end_of_child(uuid, epoch + 1, 0.0))
