@@ -213,7 +213,9 @@ class ChildFlows:
 
     def _failed_revert(self, uuid: str) -> End:
         flow = self._access(lambda connection: connection.get_flow_details(uuid))
-        return End(flow.state or states.PENDING, _failure_of(flow))
+        failures = list(storage.Storage(flow).get_revert_failures().values())
+        failure = failures[0] if len(failures) == 1 else _failure_of(flow)
+        return End(flow.state or states.PENDING, failure)
 
     def end_of(self, uuid: str, task: Child) -> End | None:
         error = None if self._local is None else self._local.errors.get(uuid)

@@ -1,0 +1,106 @@
+"""Workflows with child flows, which other processes find by name."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from wbengine import steps as of_workflow
+from wbengine import task
+from wbengine.patterns import linear_flow
+
+
+def note(folder: str, text: str) -> None:
+    """Append a line to the effects in a folder."""
+    with Path(folder, "effects").open("a", encoding="utf-8") as file:
+        file.write(f"{text}\n")
+
+
+def effects(folder: Path) -> list[str]:
+    path = folder / "effects"
+    return path.read_text(encoding="utf-8").split() if path.exists() else []
+
+
+class OutOfStockError(Exception):
+    pass
+
+
+@task.task
+def reserve(folder: str, item: str) -> str:
+    if item == "none":
+        raise OutOfStockError("nothing left")
+    note(folder, f"reserve-{item}")
+    return f"reserved {item}"
+
+
+@reserve.revert
+def release(folder: str, item: str) -> None:
+    if item == "stuck":
+        raise RuntimeError("it cannot be released")
+    note(folder, f"release-{item}")
+
+
+@task.workflow
+def ship(steps: of_workflow.Steps, folder: str, item: str) -> str:
+    return steps.run(reserve, folder, item)
+
+
+@task.workflow
+async def ship_async(steps: of_workflow.AsyncSteps, folder: str, item: str) -> str:
+    return await steps.run(reserve, folder, item)
+
+
+@task.workflow
+def wait(steps: of_workflow.Steps, folder: str, item: str) -> str:
+    steps.run(reserve, folder, item)
+    steps.wait_for("go")
+    return item
+
+
+@task.workflow
+def order(steps: of_workflow.Steps, folder: str, items: list[str]) -> list[str]:
+    return [steps.child(ship, ship.inputs(folder, item)) for item in items]
+
+
+@task.workflow
+async def order_async(steps: of_workflow.AsyncSteps, folder: str, items: list[str]) -> list[str]:
+    shipping = (steps.child(ship_async, {"folder": folder, "item": item}) for item in items)
+    return await asyncio.gather(*shipping)
+
+
+@task.workflow
+def order_and_fail(steps: of_workflow.Steps, folder: str, items: list[str]) -> None:
+    for item in items:
+        steps.child(ship, {"folder": folder, "item": item})
+    raise ValueError("order refused")
+
+
+@task.workflow
+async def order_and_wait(
+    steps: of_workflow.AsyncSteps, folder: str, items: list[str], detached: bool = False
+) -> list[str]:
+    waiting = (
+        steps.child(wait, {"folder": folder, "item": item}, detached=detached) for item in items
+    )
+    return await asyncio.gather(*waiting)
+
+
+@task.workflow
+def order_of_orders(steps: of_workflow.Steps, folder: str, items: list[str]) -> list[list[str]]:
+    inputs = {"folder": folder, "items": items}
+    return [steps.child(order, inputs), steps.child(order_async, inputs)]
+
+
+class Double(task.Task):
+    def execute(self, number: int) -> int:
+        return 2 * number
+
+
+def doubling() -> linear_flow.Flow:
+    return linear_flow.Flow("doubling").add(Double(provides="doubled"))
+
+
+@task.workflow
+def order_of_graph(steps: of_workflow.Steps, number: int) -> Any:
+    return steps.child(doubling, {"number": number}, name="twice")
