@@ -36,7 +36,7 @@ from wbengine.engines import (
 )
 from wbengine.jobs._places import Place
 from wbengine.jobs.backends import impl_sql
-from wbengine.persistence import _commands, _lease_renewer, models
+from wbengine.persistence import _commands, _history, _lease_renewer, models
 from wbengine.persistence import base as persistence
 from wbengine.persistence.backends import _memory
 from wbengine.persistence.backends import _sql as sql
@@ -177,8 +177,8 @@ class ChildFlows:
         """Return whether a flow is, or is to be, suspended because its parent was suspended."""
         if command is not None:
             return command.what == _commands.SUSPEND and command.by == self._by
-        why = flow.history[-1].why if flow.history else None
-        return flow.is_suspended_by_command and f"by {self._by}" in (why or "")
+        why = _history.why_suspended(flow.history) or ""
+        return flow.is_suspended_by_command and f"by {self._by}" in why
 
     def cancel(self, uuid: str, reason: str) -> bool:
         try:
@@ -266,9 +266,9 @@ class ChildFlows:
                 self._command(uuid, _commands.SUSPEND)
 
     def _unfinished(self) -> Iterator[str]:
-        condition, after = _tags.Condition.child_of(self._parent.flow_uuid), None
+        after = None
         while True:
-            read = functools.partial(_page, condition=condition, after=after)
+            read = functools.partial(_page, parent=self._parent.flow_uuid, after=after)
             uuids, after = self._access(read)
             yield from uuids
             if after is None:
@@ -398,14 +398,18 @@ class _LocalRuns:
 
 
 def _page(
-    connection: persistence.Connection, condition: _tags.Condition, after: str | None
+    connection: persistence.Connection, parent: str, after: str | None
 ) -> tuple[list[str], str | None]:
-    """Return the unfinished flows of a page that are not detached, and the next position."""
-    page = connection.list_flows(
-        states=_UNFINISHED, tags=[condition], limit=_MAX_FLOWS, after=after
-    )
-    records = connection.flow_records([row.uuid for row in page.flows])
-    return [uuid for uuid, flow in records.items() if not flow.is_detached], page.after
+    """Return the flows of a page that have to be suspended, and the next position."""
+    page = connection.list_flows(states=_UNFINISHED, parent=parent, limit=_MAX_FLOWS, after=after)
+    uuids = [row.uuid for row in page.flows]
+    records, commands = connection.flow_records(uuids), connection.commands(uuids)
+    continuing = [
+        uuid
+        for uuid, flow in records.items()
+        if not flow.is_detached and (uuid in commands or not flow.is_suspended_by_command)
+    ]
+    return continuing, page.after
 
 
 def _board_of(parent: storage.Storage) -> impl_sql.SQLJobBoard | None:

@@ -196,9 +196,8 @@ class Ownership:
                 )  # fmt: skip
             return True
         if is_cancel:
-            # The record contains the cancellation. The flow waits for the reversion of its children.
-            detail = storage.flow_detail
-            return is_executed and detail.is_parked and detail.is_cancelled
+            # A parked flow waits for the ends of its children. Its records tell to revert it.
+            return is_executed and storage.flow_detail.is_parked
         if state != states.SUSPENDED:
             return False
         if not is_executed:

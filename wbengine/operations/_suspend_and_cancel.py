@@ -46,7 +46,8 @@ def suspend(
     """
     _backends.check(backend)
     old_state = _state(backend, uuid)
-    if old_state == states.SUSPENDED and not is_running(backend, uuid):
+    is_idle = old_state == states.SUSPENDED and not is_running(backend, uuid)
+    if is_idle and not _has_unfinished_children(backend, uuid):
         command = _commands.FlowCommand(_commands.SUSPEND, reason, by)
         with contextlib.suppress(exceptions.FlowBusy):  # an engine acquired it first
             if _prevent_resume(backend, uuid, command):
@@ -85,6 +86,13 @@ def cancel(
         raise exceptions.InvalidState(
             f"{error}; `wbengine flow revert` reverts a flow in FAILURE"
         ) from None
+
+
+def _has_unfinished_children(backend: base.Backend, uuid: str) -> bool:
+    """Return whether the next engine of a flow has to suspend children of it."""
+    unfinished = [each for each in states.FLOW_STATES if each not in states.FLOW_ENDED]
+    with contextlib.closing(backend.get_connection()) as connection:
+        return bool(connection.list_flows(parent=uuid, states=unfinished, limit=1).flows)
 
 
 def is_running(backend: base.Backend, uuid: str) -> bool:

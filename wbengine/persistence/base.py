@@ -300,6 +300,7 @@ class Connection(abc.ABC):
         resent: bool = False,
         engine: str | None = None,
         queue: str | None = None,
+        parent: str | None = None,
     ) -> Page:
         """Return a page of flows in the order of their creation.
 
@@ -322,9 +323,13 @@ class Connection(abc.ABC):
             record contains no kind is "serial", which has the second name "default". "workers" and
             "worker-based" are the same kind.
         :param queue: only flows that were submitted to this queue, also after they ended.
+        :param parent: only child flows of the flow with this uuid.
         :raises ValueError: if a state, a tag, `limit`, `after` or `engine` is invalid.
         """
         place = None if after is None else _listing.Position.parse(after)
+        conditions = _tags.conditions_of(tags)
+        if parent is not None:
+            conditions = (_tags.Condition.child_of(parent), *conditions)
         return self.find_flows(
             _listing.Query(
                 states,
@@ -336,7 +341,7 @@ class Connection(abc.ABC):
                 limit,
                 place,
                 text,
-                _tags.conditions_of(tags),
+                conditions,
                 commanded,
                 error,
                 resent,
