@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from wbengine import states
-from wbengine._cli import base, completions, errors, flow_selection, params, store_access
+from wbengine._cli import (
+    base,
+    completions,
+    errors,
+    flow_selection,
+    flow_tree,
+    params,
+    store_access,
+)
 from wbengine._cli import context as contexts
 from wbengine.persistence import _codes, _listing
 from wbengine.views import _formatting, _shown_states
@@ -36,6 +44,7 @@ _WAITING: Final = (states.PENDING, _shown_states.REQUESTED)
       wbengine flow list --state FAILURE --state SUSPENDED --since 2d
       wbengine flow list --error 'card declined' --since 2d
       wbengine flow list --name order --tag team=billing --limit 500 --json
+      wbengine flow list --tree --since 2d
     """,
 )
 @flow_selection.filters
@@ -44,6 +53,10 @@ _WAITING: Final = (states.PENDING, _shown_states.REQUESTED)
     help="Only flows that this kind of engine ran last. Flows whose record contains no kind are"
     " serial.")  # fmt: skip
 @click.option("--book", metavar="UUID", help="List only flows of this logbook.")
+@click.option("--parent", metavar="UUID", help="List only the child flows of this flow.")
+@click.option("--tree", is_flag=True,
+    help="List flows that are no children, with their children below them: at most"
+    f" {flow_tree.MAX_CHILDREN} of each flow.")  # fmt: skip
 @click.option("--limit", type=click.IntRange(1, 100_000), default=50, metavar="N",
     help="Maximum number of flows.")  # fmt: skip
 @click.option("--sort", type=params.Choice((NEWEST, OLDEST)), default=NEWEST,
@@ -55,6 +68,7 @@ def command(
     state_names: tuple[str, ...],
     sort: str,
     incident: str | None,
+    tree: bool,
     **filters: Any,
 ) -> None:
     from wbengine.views import _flow_list
@@ -67,7 +81,11 @@ def command(
                 newest_first=sort == NEWEST,
                 resent=incident is not None,
                 redactor=context.redactor,
+                roots=tree and filters["parent"] is None,
                 **filters,
+            )
+            branches = (
+                flow_tree.branches(connection, page.flows, context.redactor) if tree else None
             )
         except ValueError as error:
             raise click.UsageError(errors.line_of(error)) from error
@@ -78,14 +96,20 @@ def command(
     empty = "No flows found." if exists else store_access.missing_message(context.settings)
     if printer.as_json and not exists:
         printer.note(empty)
-    printer.document("flow-ls/1", page.to_dict())
-    queued = any(row.queue not in (None, _listing.UNRECORDED_QUEUE) for row in page.flows)
-    tagged = any(row.tags for row in page.flows)
-    waiting = any(row.waits_for or row.will_wait_for or row.paused_by for row in page.flows)
+    content = page.to_dict()
+    listed = [("", row) for row in page.flows]
+    if branches is not None:
+        content["flows"] = [branch.to_dict() for branch in branches]
+        listed = list(flow_tree.lines(branches))
+    printer.document("flow-ls/1", content)
+    flows = [row for _, row in listed]
+    queued = any(row.queue not in (None, _listing.UNRECORDED_QUEUE) for row in flows)
+    tagged = any(row.tags for row in flows)
+    waiting = any(row.waits_for or row.will_wait_for or row.paused_by for row in flows)
     rows = [
         (
             row.uuid[:_UUID_CHARS] if printer.is_terminal else row.uuid,
-            row.name,
+            f"{indent}{row.name}",
             row.shown_state,
             _done(row),
             _format_time(row.created, printer.is_terminal),
@@ -95,7 +119,7 @@ def command(
             *([" ".join(f"{key}={text}" for key, text in row.tag_texts.items())] if tagged else []),
             row.error,
         )
-        for row in page.flows
+        for indent, row in listed
     ]
     optional = (("QUEUE", queued), ("WAITS FOR", waiting), ("TAGS", tagged))
     extra_columns = [name for name, is_shown in optional if is_shown]
@@ -104,6 +128,11 @@ def command(
     printer.table(columns, rows, empty=empty, right=("TASKS",), folded=folded)
     if not is_served:
         printer.hint(f"{_codes.NO_CONDUCTOR}: the next one runs flows in PENDING and REQUESTED")
+    for branch in flow_tree.shortened(branches or ()):
+        printer.hint(
+            f"{branch.omitted:,} more children of {branch.row.uuid}: wbengine flow list --parent"
+            f" {branch.row.uuid}"
+        )
     if page.after is not None:
         printer.hint(f"for more flows: --after '{page.after}'")
 

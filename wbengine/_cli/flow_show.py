@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from wbengine import states
-from wbengine._cli import base, common_options
+from wbengine._cli import base, common_options, flow_tree
 from wbengine._cli import context as contexts
 from wbengine.views import _formatting, _json_values
 
 if TYPE_CHECKING:
     from wbengine._cli.output import Printer
+    from wbengine.views._flow_list import RowView
     from wbengine.views.flow_status import FlowView
 
 __all__ = ["command"]
@@ -61,6 +63,7 @@ def command(
     with context.flow(flow) as (connection, uuid):
         view = flows.read(connection, uuid, redactor=redactor)
         has_logs = bool(connection.get_logs(uuid, limit=1))
+        children = flow_tree.children_of(connection, uuid, redactor) if view.children else ()
     printer = context.printer
     printer.document("flow-show/1", view.to_dict())
     if printer.as_json:
@@ -71,6 +74,7 @@ def command(
         _tree(printer, view)
     if every:
         _items(printer, view)
+        _children(printer, view, children)
     if timeline:
         _timeline(printer, view)
     if inputs or (every and show_values):
@@ -117,6 +121,8 @@ def _head(printer: Printer, view: FlowView) -> None:
         ("tags", ", ".join(f"{key}={text}" for key, text in view.tag_texts.items()) or None),
         ("queue", view.queue),
         ("fair key", view.fair_key),
+        ("parent", view.parent),
+        ("children", flow_tree.count_text(view.children) if view.children else None),
         ("owner", view.owner),
         ("created", _formatting.iso(view.created)),
         ("started", _formatting.iso(view.started)),
@@ -136,6 +142,17 @@ def _tree(printer: Printer, view: FlowView) -> None:
 
     printer.line("")
     printer.rich(_terminal_tree.flow_tree(view, printer.console, shows_types=True))
+
+
+def _children(printer: Printer, view: FlowView, children: Collection[RowView]) -> None:
+    if not children:
+        return
+    rows = [(row.uuid, row.name, row.shown_state, row.done, row.error) for row in children]
+    printer.line("")
+    printer.line("children:")
+    printer.table(("UUID", "NAME", "STATE", "DONE", "ERROR"), rows, folded=("NAME", "ERROR"))
+    if len(children) < sum(view.children.values()):
+        printer.hint(f"for all children: wbengine flow list --parent {view.uuid}")
 
 
 def _items(printer: Printer, view: FlowView) -> None:

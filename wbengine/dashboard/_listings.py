@@ -33,6 +33,7 @@ PERIODS: Final[Mapping[str, tuple[str, float]]] = {
 DEFAULT_LIMIT: Final = 50
 MAX_LIMIT: Final = 500
 _MAX_CURSOR_CHARS: Final = 500
+_MAX_UUID_CHARS: Final = 64
 _OPERATOR: Final = re.compile(r"\s*(<=|>=|=|<|>)\s*")
 
 
@@ -68,6 +69,8 @@ class FlowFilter:
     engine: str = ""
     #: Queue to which the flows were submitted.
     queue: str = ""
+    #: UUID of the flow whose children are listed.
+    parent: str = ""
 
     @classmethod
     def of(cls, request: Request) -> FlowFilter:
@@ -91,12 +94,13 @@ class FlowFilter:
         queue = query.get("queue", "").strip()
         if queue:
             _places.check_queue(queue)
-        return cls(name, flow_states, since, after, limit, find, engine, queue)
+        parent = query.get("parent", "").strip()[:_MAX_UUID_CHARS]
+        return cls(name, flow_states, since, after, limit, find, engine, queue, parent)
 
     @property
     def is_all(self) -> bool:
         filters = (self.name, self.states, self.since, self.find, self.engine, self.queue)
-        return not (any(filters) or self.after)
+        return not (any(filters) or self.after or self.parent)
 
     @property
     def _tags(self) -> tuple[str, ...]:
@@ -117,6 +121,7 @@ class FlowFilter:
             tags,
             engine=self.engine or None,
             queue=self.queue or None,
+            parent=self.parent or None,
         )
 
     def query(self, **changes: Any) -> dict[str, Any]:
@@ -124,7 +129,8 @@ class FlowFilter:
         limit = "" if self.limit == DEFAULT_LIMIT else self.limit
         query = {"find": self.find, "name": self.name, "state": self.states, "since": self.since}
         position = {"limit": limit, "after": self.after}
-        return {**query, "engine": self.engine, "queue": self.queue, **position, **changes}
+        others = {"engine": self.engine, "queue": self.queue, "parent": self.parent}
+        return {**query, **others, **position, **changes}
 
     def read(
         self, connection: persistence.Connection, redactor: redaction.Redactor
@@ -146,5 +152,6 @@ class FlowFilter:
             tags=tags,
             engine=self.engine or None,
             queue=self.queue or None,
+            parent=self.parent or None,
             redactor=redactor,
         )

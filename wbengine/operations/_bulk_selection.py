@@ -39,6 +39,7 @@ FILTER: Final[Mapping[str, Any]] = {
         "incident": {"enum": ["resent"]},
         "engine": _TEXT,
         "queue": {"type": "string", "pattern": _places.QUEUE_PATTERN},
+        "parent": _TEXT,
     },
     "minProperties": 1,
     "additionalProperties": False,
@@ -51,6 +52,7 @@ class Filter(NamedTuple):
     :ivar states: stored or displayed states; empty: those that the operation accepts.
     :ivar tags: values by key, or conditions such as "amount>100".
     :ivar incident: "resent": only flows of which a task was resent.
+    :ivar parent: only child flows of the flow with this uuid.
     """
 
     states: tuple[str, ...] = ()
@@ -62,6 +64,7 @@ class Filter(NamedTuple):
     incident: str | None = None
     engine: str | None = None
     queue: str | None = None
+    parent: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the conditions that are set."""
@@ -106,6 +109,7 @@ def iterate(
             resent=conditions.incident is not None,
             engine=conditions.engine,
             queue=conditions.queue,
+            parent=conditions.parent,
             limit=_ROWS_PER_PAGE,
             after=after,
         )

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from wbengine import signals, states
 from wbengine.persistence import _history, models
+from wbengine.types import _tags
 
 __all__ = ["ChildEnd", "deletion_of", "end_of"]
 
@@ -30,7 +31,7 @@ def deletion_of(
     uuid: str, state: str | None, meta: Mapping[str, Any], epoch: int
 ) -> ChildEnd | None:
     """Return the end of a flow that is deleted; None if it is no child, or has ended before."""
-    parent = models.parent_in(meta)
+    parent = _tags.parent_in(meta)
     if state in states.FLOW_ENDED or parent is None:
         return None
     return ChildEnd(parent, signals.end_of_child(uuid, epoch + 1, 0.0))

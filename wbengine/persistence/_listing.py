@@ -220,6 +220,7 @@ class FlowRow(NamedTuple):
     step_counts: Mapping[str, int] = MappingProxyType({})
     queue: str | None = None
     paused_by: tuple[str, ...] = ()
+    parent: str | None = None
 
     @property
     def submitted(self) -> bool:
@@ -293,6 +294,7 @@ class Query:
     resent: bool = False
     engine: str | None = None
     queues: tuple[str, ...] | None = None
+    roots: bool = False
 
     def __post_init__(self) -> None:
         if isinstance(self.states, str):
@@ -323,6 +325,7 @@ class Query:
             and (self.uuid is None or uuid.startswith(self.uuid))
             and (text is None or _has_part(name, text) or uuid.startswith(text))
             and all(condition.matches(meta) for condition in self.tags)
+            and not (self.roots and _tags.parent_in(meta) is not None)
         )
 
     def matches_error(self, error: str | None) -> bool:

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import sys
 import time
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -301,6 +302,7 @@ class Connection(abc.ABC):
         engine: str | None = None,
         queue: str | None = None,
         parent: str | None = None,
+        roots: bool = False,
     ) -> Page:
         """Return a page of flows in the order of their creation.
 
@@ -324,6 +326,7 @@ class Connection(abc.ABC):
             "worker-based" are the same kind.
         :param queue: only flows that were submitted to this queue, also after they ended.
         :param parent: only child flows of the flow with this uuid.
+        :param roots: only flows that are no child flows.
         :raises ValueError: if a state, a tag, `limit`, `after` or `engine` is invalid.
         """
         place = None if after is None else _listing.Position.parse(after)
@@ -347,8 +350,19 @@ class Connection(abc.ABC):
                 resent,
                 engine,
                 None if queue is None else (queue,),
+                roots,
             )
         )
+
+    def count_children(self, flow_uuid: str) -> Mapping[str, int]:
+        """Return the number of child flows of a flow by state."""
+        counts, after = Counter[str](), None
+        while True:
+            page = self.list_flows(parent=flow_uuid, after=after, limit=1000)
+            counts.update(row.state for row in page.flows)
+            after = page.after
+            if after is None:
+                return dict(counts)
 
     @abc.abstractmethod
     def find_flows(self, query: _listing.Query) -> Page:

@@ -148,13 +148,6 @@ _VERSION: Final = bytes(0x40 | byte & 0x0F for byte in range(256))
 _VARIANT: Final = bytes(0x80 | byte & 0x3F for byte in range(256))
 
 
-def parent_in(meta: Mapping[str, Any]) -> str | None:
-    """Return the uuid of the parent in the `meta` of a flow, or None."""
-    note = meta.get(PARENT)
-    uuid = note.get("flow") if isinstance(note, Mapping) else None
-    return uuid if isinstance(uuid, str) else None
-
-
 def new_uuids(count: int) -> list[str]:
     """Create `count` random (version 4) uuids with one call of the system's random source."""
     random_bytes = bytearray(os.urandom(_UUID_LENGTH * count))
@@ -936,7 +929,7 @@ class FlowDetail(_Named):
     @property
     def parent(self) -> str | None:
         """UUID of the flow that started this one as a child, or None."""
-        return None if self._meta is None else parent_in(self._meta)
+        return None if self._meta is None else _tags.parent_in(self._meta)
 
     @property
     def is_detached(self) -> bool:

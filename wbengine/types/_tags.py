@@ -327,13 +327,14 @@ def index_of(meta: Mapping[str, Any], *, given: bool) -> list[Indexed]:
             except ValueError:
                 continue
             indexed.append(Indexed(key, *_index_value(checked), is_given))
-    parent = _parent_in(meta) if given else None
+    parent = parent_in(meta) if given else None
     if parent is not None:
         indexed.append(Indexed(PARENT, TEXT, parent, None, True))
     return indexed
 
 
-def _parent_in(meta: Mapping[str, Any]) -> str | None:
+def parent_in(meta: Mapping[str, Any]) -> str | None:
+    """Return the uuid of the parent in the `meta` of a flow, or None."""
     note = meta.get(_PARENT_NOTE)
     parent = note.get("flow") if isinstance(note, Mapping) else None
     return parent if isinstance(parent, str) and len(parent) <= MAX_TEXT_LENGTH else None
@@ -401,7 +402,7 @@ class Condition(NamedTuple):
     def matches(self, meta: Mapping[str, Any]) -> bool:
         """Return whether a flow with this `meta` matches."""
         if self.key == PARENT:
-            return _parent_in(meta) == self.text
+            return parent_in(meta) == self.text
         tags = given_in(meta) if self.given else tags_in(meta)
         if self.key not in tags:
             return False

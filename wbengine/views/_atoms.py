@@ -46,13 +46,14 @@ QUEUED: Final = "QUEUED"
 #: Kinds of `Waiting`.
 SIGNAL: Final = "signal"
 SLEEP: Final = "sleep"
+CHILD: Final = "child"
 RETRY: Final = "retry"
 PERMIT: Final = "permit"
 PAUSE: Final = "pause"
 START: Final = "start"
 
 #: Kinds of `Waiting` whose task is displayed as WAITING.
-_KINDS_OF_WAITING: Final = frozenset({SIGNAL, SLEEP, START})
+_KINDS_OF_WAITING: Final = frozenset({SIGNAL, SLEEP, CHILD, START})
 
 _REVERT_STATES: Final = frozenset({states.REVERTING, states.REVERTED, states.REVERT_FAILURE})
 
@@ -117,10 +118,10 @@ class Waiting(NamedTuple):
 
     Times are Unix time.
 
-    :ivar kind: 'signal', 'sleep', 'retry', 'permit', 'pause' or 'start'.
+    :ivar kind: 'signal', 'sleep', 'child', 'retry', 'permit', 'pause' or 'start'.
     :ivar subject: the name of the signal, with its number if that is not 1 ("approved #2"), the
-        name of the retried atom, the text of the limit, the pattern of the pause, or the name of
-        the sleeping or delayed task.
+        name of the retried atom, the text of the limit, the pattern of the pause, the uuid of the
+        child flow, or the name of the sleeping or delayed task.
     :ivar since: start of the wait or of the pause; None if it is not stored.
     :ivar until: time limit of a signal, end of the sleep, time of the next attempt, end of the
         pause, or the earliest start (`Task.eta`); None if there is none.

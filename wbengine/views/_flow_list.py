@@ -53,6 +53,7 @@ class RowView:
     :ivar step_counts: number of steps by state, in the latest attempt of each workflow.
     :ivar paused_by: the pauses of task types for which the flow is parked: pattern, sender, reason.
     :ivar queue: the queue of a flow that was submitted, or None.
+    :ivar parent: uuid of the parent of a child flow, or None.
     """
 
     uuid: str
@@ -76,6 +77,7 @@ class RowView:
     step_counts: Mapping[str, int] = field(default_factory=dict)
     paused_by: tuple[str, ...] = ()
     queue: str | None = None
+    parent: str | None = None
 
     @property
     def done(self) -> str:
@@ -128,6 +130,8 @@ def page(
     resent: bool = False,
     engine: str | None = None,
     queue: str | None = None,
+    parent: str | None = None,
+    roots: bool = False,
     redactor: Redactor | None = None,
 ) -> ListingView:
     """Return a page of flows. `Connection.list_flows` describes the filters.
@@ -149,6 +153,8 @@ def page(
         resent=resent,
         engine=engine,
         queue=queue,
+        parent=parent,
+        roots=roots,
         commanded=states is not None and _shown_states.have_command(states),
     )
     flow_page = _page(read, states, limit, after)
@@ -228,6 +234,7 @@ def row_of(row: FlowRow, redactor: Redactor, pauses: Mapping[str, TaskPause]) ->
         step_counts=row.step_counts,
         paused_by=tuple(redactor.text(pauses[each].text) for each in paused_by),
         queue=None if row.queue is None else redactor.text(row.queue),
+        parent=row.parent,
     )
 
 

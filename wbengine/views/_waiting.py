@@ -10,10 +10,21 @@ from typing import Any, Final
 from wbengine import signals, states
 from wbengine.persistence import _codes
 from wbengine.persistence._pauses import TaskPause, pause_of
+from wbengine.persistence.models import CHILD as CHILD_FLOW
 from wbengine.persistence.models import RETRY_AT, STARTS_AT, WAITS_FOR, WORKFLOW
 from wbengine.types import _outline as outlines
 from wbengine.views import _formatting
-from wbengine.views._atoms import PAUSE, PERMIT, RETRY, SIGNAL, SLEEP, START, Reason, Waiting
+from wbengine.views._atoms import (
+    CHILD,
+    PAUSE,
+    PERMIT,
+    RETRY,
+    SIGNAL,
+    SLEEP,
+    START,
+    Reason,
+    Waiting,
+)
 from wbengine.views._structure import Structure
 
 __all__ = [
@@ -196,6 +207,8 @@ def wait_of(record: Any) -> Waiting | None:
     wait = None if record is None else record.waits_for
     if wait is None:
         return None
+    if (child := record.meta_value(CHILD_FLOW)) is not None:
+        return Waiting(CHILD, str(child), wait.since, wait.until)
     if wait.signal:
         return Waiting(SIGNAL, signals.label(wait.signal, wait.number), wait.since, wait.until)
     return Waiting(SLEEP, record.name, wait.since, wait.until)
@@ -341,11 +354,12 @@ def _running_reason(
 
 
 def describe_wait(wait: Waiting, now: float) -> str:
-    """Return a text with the name of a signal if there is one, and the start and end of the wait.
+    """Return a text with the signal or child flow, if there is one, and the start and the end.
 
     :param now: Unix time.
     """
-    parts = [f"for signal {wait.subject!r}"] if wait.kind == SIGNAL else []
+    subjects = {SIGNAL: f"for signal {wait.subject!r}", CHILD: f"for child flow {wait.subject}"}
+    parts = [subjects[wait.kind]] if wait.kind in subjects else []
     if wait.since is not None:
         parts.append(f"since {_formatting.clock(wait.since, now)}")
     if wait.until is not None:
@@ -356,7 +370,7 @@ def describe_wait(wait: Waiting, now: float) -> str:
 
 
 def _wait_reason(wait: Waiting, situation: Situation) -> Reason:
-    verb = "Waiting" if wait.kind == SIGNAL else "Sleeping"
+    verb = "Sleeping" if wait.kind == SLEEP else "Waiting"
     has_engine = situation.is_run or situation.parked
     is_suspended = situation.state == states.SUSPENDED
     cause = "the flow is suspended" if is_suspended else "no engine runs the flow"
@@ -441,12 +455,12 @@ def _next_waits(running: Sequence[Any], now: float) -> str:
     waits = [
         (atom.name, atom.gate)
         for atom in running
-        if atom.gate is not None and atom.gate.kind in (SIGNAL, SLEEP)
+        if atom.gate is not None and atom.gate.kind in (SIGNAL, SLEEP, CHILD)
     ]
     if not waits:
         return ""
     name, wait = waits[0]
-    verb = "waits" if wait.kind == SIGNAL else "sleeps"
+    verb = "sleeps" if wait.kind == SLEEP else "waits"
     text = describe_wait(wait._replace(since=None), now)
     others = f", and {len(waits) - 1:,} more wait" if len(waits) > 1 else ""
     return f" When it continues, {name} {verb} {text}".rstrip() + f"{others}."

@@ -498,6 +498,8 @@ class FlowView:
     :ivar awaits_conductor: whether a conductor will continue the suspended flow (not if `blocked`).
     :ivar published: values that workflows published, by name, with masked secrets.
     :ivar step_counts: number of steps by state, in the latest attempt of each workflow.
+    :ivar parent: uuid of the parent of a child flow, or None.
+    :ivar children: number of child flows by state.
     :ivar situation: the state of the flow from which the reasons in `atoms` were derived.
     """
 
@@ -537,6 +539,8 @@ class FlowView:
     awaits_conductor: bool = False
     published: Mapping[str, Any] = field(default_factory=dict)
     step_counts: Mapping[str, int] = field(default_factory=dict)
+    parent: str | None = None
+    children: Mapping[str, int] = field(default_factory=dict)
     situation: Situation | None = field(default=None, repr=False)
 
     @property
@@ -758,7 +762,12 @@ class FlowRecords:
             knows_secrets=True,
             missing_code=detail.code if is_missing else None,
             unserved=codes is not None and not _codes.is_served(codes),
+            children=self._count_children(detail),
         )
+
+    def _count_children(self, detail: models.FlowDetail) -> Mapping[str, int]:
+        has_any = any(atom.meta_value(models.CHILD) is not None for atom in detail)
+        return self._connection.count_children(self.uuid) if has_any else {}
 
     def close(self) -> None:
         """Close the connection. Idempotent."""
@@ -779,6 +788,7 @@ def view(
     pauses: Sequence[TaskPause] = (),
     missing_code: str | None = None,
     unserved: bool = False,
+    children: Mapping[str, int] | None = None,
     knows_secrets: bool = False,
 ) -> FlowView:
     """Return the view of a flow from its records. Cost: O(atoms + edges).
@@ -789,6 +799,7 @@ def view(
     :param pauses: the pauses of task types in the store.
     :param missing_code: code for which the flow waits, because no conductor has it; or None.
     :param unserved: whether the flow waits for a conductor, and none runs.
+    :param children: number of child flows by state.
     :param knows_secrets: whether `redactor` already masks the secrets of the flow.
     """
     redactor = redactor or Redactor()
@@ -858,6 +869,8 @@ def view(
         and not (detail.is_suspended_by_command or detail.is_blocked),
         published=builder.published(),
         step_counts=builder.step_counts(),
+        parent=detail.parent,
+        children=children or {},
         situation=builder.situation,
     )
 

@@ -432,6 +432,7 @@ class MemoryConnection(base.Connection):
             ),
             _listing.queue_of(flow.meta_value(models.SUBMITTED)),
             flow.paused_by,
+            flow.parent,
         )
 
     def acquire_lease(

@@ -286,6 +286,15 @@ class SQLConnection(base.Connection):
             return base.Page([], None)
         return self._transact("Listing flows", lambda it: flow_queries.page(it, query), write=False)
 
+    def count_children(self, flow_uuid: str) -> Mapping[str, int]:
+        if not self._backend.has_tables():
+            return {}
+        return self._transact(
+            "Counting child flows",
+            lambda it: flow_queries.count_children(it, flow_uuid),
+            write=False,
+        )
+
     def position(self, flow_uuid: str) -> queries.Position:
         def work(connection: sa.Connection) -> queries.Position:
             row = connection.execute(self._sql.position, {"flow_uuid": flow_uuid}).first()

@@ -16,7 +16,7 @@ from wbengine.persistence import _history as history
 from wbengine.persistence.backends._sql import rows, tables
 from wbengine.types import _tags
 
-__all__ = ["backlog", "page"]
+__all__ = ["backlog", "count_children", "page"]
 
 #: Number of rows that one statement reads to search for errors.
 _ROWS_PER_READ: Final = 1000
@@ -87,10 +87,26 @@ _BACKLOG: Final = sa.text(
 )
 
 
+_CHILDREN: Final = sa.text(
+    f"SELECT f.state, COUNT(*) FROM {_TAGS} t JOIN {_FLOWS} f ON f.id = t.flow_id"
+    " WHERE t.name = :key AND t.text = :parent GROUP BY f.state"
+)
+
+
 def backlog(connection: sa.Connection) -> _listing.Backlog:
     """Return the number and the age of the flows that no engine has started."""
     number, oldest = connection.execute(_BACKLOG).one()
     return _listing.Backlog(int(number), oldest or None)
+
+
+def count_children(connection: sa.Connection, flow_uuid: str) -> Mapping[str, int]:
+    """Return the number of child flows of a flow by state."""
+    parameters = {"key": _tags.PARENT, "parent": flow_uuid}
+    counts: dict[str, int] = {}
+    for state, count in connection.execute(_CHILDREN, parameters):
+        state = state or states.PENDING
+        counts[state] = counts.get(state, 0) + int(count)
+    return counts
 
 
 def page(connection: sa.Connection, query: _listing.Query) -> base.Page:
@@ -225,6 +241,11 @@ def _conditions(
         recorded = _QUEUE[dialect].format(_listing.UNRECORDED_QUEUE)
         conditions.append(f"{recorded} IN (:{', :'.join(keys)})")
         parameters |= zip(keys, map(rows.storable_text, query.queues), strict=True)
+    if query.roots:
+        conditions.append(
+            f"NOT EXISTS (SELECT 1 FROM {_TAGS} p WHERE p.flow_id = f.id AND p.name = :parent_key)"
+        )
+        parameters["parent_key"] = _tags.PARENT
     if query.commanded:
         conditions.append("f.wish IS NOT NULL")
     if query.resent:
@@ -304,6 +325,7 @@ def _row(
         step_counts,
         _listing.queue_of(meta.get(models.SUBMITTED)),
         _pauses.patterns_of(meta.get(models.PAUSED_BY)),
+        _tags.parent_in(meta),
     )
 
 
