@@ -432,3 +432,29 @@ def test_unknown_filter_or_page_is_refused(connection: Connection) -> None:
     ):
         with pytest.raises(ValueError, match=error):
             connection.list_flows(**wanted)
+
+
+@places.dialects
+def test_children_of_flow_are_listed_and_counted(connection: Connection) -> None:
+    parent = a_flow("parent", 1.0, states.RUNNING)
+    children = [a_flow(f"child{number}", 2.0 + number, states.SUCCESS) for number in range(3)]
+    children[2].state = None
+    for child in children:
+        child.meta[models.PARENT] = {"flow": parent.uuid, "step": "any"}
+    shelve(connection, parent, *children, a_flow("other", 9.0))
+    listed = connection.list_flows(parent=parent.uuid, newest_first=False).flows
+    assert [row.name for row in listed] == ["child0", "child1", "child2"]
+    assert {row.parent for row in listed} == {parent.uuid}
+    assert [row.name for row in connection.list_flows(roots=True).flows] == ["other", "parent"]
+    assert joined(pages(connection, parent=parent.uuid, limit=2)) == ["child2", "child1", "child0"]
+    assert connection.count_children(parent.uuid) == {states.SUCCESS: 2, states.PENDING: 1}
+    assert connection.count_children(children[0].uuid) == {}
+
+
+@places.dialects
+def test_parent_is_no_tag_of_its_children(connection: Connection) -> None:
+    child = a_flow("child", 1.0)
+    child.meta[models.PARENT] = {"flow": "0f5c4e1c-56a2-4c0e-9a3f-3f8f0d3b9a01", "step": "any"}
+    shelve(connection, child)
+    (row,) = connection.list_flows().flows
+    assert row.tags == {}

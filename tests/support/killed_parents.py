@@ -162,9 +162,7 @@ def run_killed(stage: Stage, number: int) -> bool:
     return was_killed
 
 
-def sweep(
-    folder: Path, name: str, numbers: Callable[[], list[int]]
-) -> tuple[int, list[str]]:
+def sweep(folder: Path, name: str, numbers: Callable[[], list[int]]) -> tuple[int, list[str]]:
     """Kill a scenario at these crash points. Return the number of kills, and problems."""
     kills, problems = 0, list[str]()
     for number in numbers():
