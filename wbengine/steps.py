@@ -265,6 +265,17 @@ class Steps(_CommonSteps):
     @overload
     def map(
         self,
+        task: type[Workflow[Concatenate[_Item, ...], _R]],
+        items: Iterable[_Item],
+        /,
+        *,
+        max_in_flight: int | None = ...,
+        **kwargs: Any,
+    ) -> list[_R]: ...
+
+    @overload
+    def map(
+        self,
         task: type[_ClassTask[Concatenate[_Item, ...], _R]],
         items: Iterable[_Item],
         /,
@@ -284,7 +295,8 @@ class Steps(_CommonSteps):
     ) -> list[Any]:
         """Execute a task for each item, in parallel, and return the results in order.
 
-        The first parameter of the task receives the item. `kwargs` are its other arguments.
+        The first parameter of the task receives the item. `kwargs` are its other arguments. A
+        workflow instead of a task runs as a child flow for each item, as with `child`.
 
         :param items: the iteration may call steps.
         :param max_in_flight: maximum number of items at a time; None: no limit. With a limit, no
@@ -297,7 +309,7 @@ class Steps(_CommonSteps):
         in_flight: list[Handle] = []
         has_failed = False
         for item in items:
-            command = commands.task_command(task, (item,), kwargs)
+            command = _item_command(task, item, kwargs)
             while limit is not None:
                 # The iteration of `items` may also have waited for steps.
                 has_failed = has_failed or any(handle.has_failed for handle in in_flight)
@@ -560,6 +572,17 @@ class AsyncSteps(_CommonSteps):
     @overload
     async def map(
         self,
+        task: type[Workflow[Concatenate[_Item, ...], _R]],
+        items: Iterable[_Item],
+        /,
+        *,
+        max_in_flight: int | None = ...,
+        **kwargs: Any,
+    ) -> list[_R]: ...
+
+    @overload
+    async def map(
+        self,
         task: type[_ClassTask[Concatenate[_Item, ...], _R]],
         items: Iterable[_Item],
         /,
@@ -589,7 +612,7 @@ class AsyncSteps(_CommonSteps):
                 if failed:
                     return None
                 try:
-                    return await self.run(task, item, **kwargs)
+                    return await self._waited(_item_command(task, item, kwargs))
                 except Exception:
                     failed = True
                     raise
@@ -752,6 +775,12 @@ async def _completion(future: asyncio.Future[Any]) -> None:
 
 def _revert_command(scope: scopes.Scope[Handle]) -> commands.Command:
     return commands.revert_command([step.position for step in scope.steps])
+
+
+def _item_command(task: Any, item: Any, kwargs: Mapping[str, Any]) -> commands.Command:
+    if isinstance(task, type) and issubclass(task, Workflow):
+        return _child_command(task, task.inputs(item, **kwargs), None, False)
+    return commands.task_command(task, (item,), kwargs)
 
 
 def _child_command(flow: Any, inputs: Any, name: Any, detached: Any) -> commands.Command:

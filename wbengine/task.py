@@ -3,7 +3,7 @@
 Write a class with an `execute` method (and `revert` to undo it), or decorate a function with
 `@task`. `FunctorTask` and related classes wrap existing callables. `Map` runs a task once for each
 item of a list. `WaitFor` waits for a signal, `Sleep` for a time. A function with `@workflow`
-decides its steps while it runs.
+decides its steps while it runs. `SubFlow` runs a flow of its own.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from wbengine._tasks.functors import ReduceFunctorTask as ReduceFunctorTask
 from wbengine._tasks.map import Map as Map
 from wbengine._tasks.sleep_and_wait_for import Sleep as Sleep
 from wbengine._tasks.sleep_and_wait_for import WaitFor as WaitFor
+from wbengine._tasks.sub_flow import SubFlow as SubFlow
 from wbengine._tasks.workflow import Workflow as Workflow
 from wbengine._tasks.workflow import workflow as workflow
 from wbengine.atom import REVERT_FLOW_FAILURES as REVERT_FLOW_FAILURES
@@ -34,6 +35,7 @@ __all__ = [
     "MapFunctorTask",
     "ReduceFunctorTask",
     "Sleep",
+    "SubFlow",
     "Task",
     "WaitFor",
     "Workflow",

@@ -92,6 +92,40 @@ def order_of_orders(steps: of_workflow.Steps, folder: str, items: list[str]) -> 
     return [steps.child(order, inputs), steps.child(order_async, inputs)]
 
 
+@task.workflow
+def ship_item(steps: of_workflow.Steps, item: str, folder: str) -> str:
+    return steps.run(reserve, folder, item)
+
+
+@task.workflow
+def order_by_map(steps: of_workflow.Steps, folder: str, items: list[str]) -> list[str]:
+    return steps.map(ship_item, items, folder=folder, max_in_flight=2)
+
+
+@task.workflow
+async def order_by_async_map(
+    steps: of_workflow.AsyncSteps, folder: str, items: list[str]
+) -> list[str]:
+    return await steps.map(ship_item, items, folder=folder)
+
+
+@task.task(provides="item")
+def choose() -> str:
+    return "tea"
+
+
+@task.task
+def fail_if(item: str, shipped: str, fails: bool) -> None:
+    if fails:
+        raise ValueError(f"{shipped} was refused")
+
+
+def shipping() -> linear_flow.Flow:
+    """Return a graph with a workflow as its second task."""
+    flow = linear_flow.Flow("shipping")
+    return flow.add(choose(), task.SubFlow(ship, provides="shipped"), fail_if())
+
+
 class Double(task.Task):
     def execute(self, number: int) -> int:
         return 2 * number

@@ -145,7 +145,7 @@ def with_wrong_child(steps: of_workflow.Steps) -> None:
 
 
 def test_task_as_child_is_refused() -> None:
-    with pytest.raises(TypeError, match="use steps"):
+    with pytest.raises(TypeError, match=r"use steps\.run"):
         engines.run(with_wrong_child)
 
 
@@ -227,3 +227,50 @@ def test_changed_input_of_child_is_no_repetition(
     finally:
         child_flows.wait = original
     assert flows_of(local)["wait"] == [states.SUSPENDED]
+
+
+@pytest.mark.parametrize("workflow", [child_flows.order_by_map, child_flows.order_by_async_map])
+def test_map_runs_child_for_each_item(
+    workflow: type[task.Workflow], store: persistence.Backend | None, tmp_path: Path
+) -> None:
+    items = [f"item{number}" for number in range(5)]
+    result = engines.run(workflow, inputs=inputs(tmp_path, *items), backend=store)
+    assert result["result"] == [f"reserved {item}" for item in items]
+    assert sorted(effects(tmp_path)) == [f"reserve-{item}" for item in items]
+
+
+@pytest.mark.parametrize("workflow", [child_flows.order_by_map, child_flows.order_by_async_map])
+def test_map_raises_failure_of_child(
+    workflow: type[task.Workflow], local: persistence.Backend, tmp_path: Path
+) -> None:
+    with pytest.raises(child_flows.OutOfStockError):
+        engines.run(workflow, inputs=inputs(tmp_path, "tea", "none"), backend=local)
+    assert effects(tmp_path) == ["reserve-tea", "release-tea"]
+
+
+def test_sub_flow_of_graph_provides_result_of_child(
+    store: persistence.Backend | None, tmp_path: Path
+) -> None:
+    given = {"folder": str(tmp_path), "fails": False}
+    result = engines.run(child_flows.shipping(), inputs=given, backend=store)
+    assert result["shipped"] == "reserved tea"
+
+
+def test_failed_graph_reverts_child_of_sub_flow(
+    store: persistence.Backend | None, tmp_path: Path
+) -> None:
+    given = {"folder": str(tmp_path), "fails": True}
+    with pytest.raises(ValueError, match="refused"):
+        engines.run(child_flows.shipping(), inputs=given, backend=store)
+    assert effects(tmp_path) == ["reserve-tea", "release-tea"]
+
+
+def test_sub_flow_requires_inputs_of_child() -> None:
+    assert task.SubFlow(child_flows.ship).requires == {"folder", "item"}
+    assert task.SubFlow(child_flows.doubling).requires == {"number"}
+    assert task.SubFlow("tests.support.child_flows:doubling").name == "doubling"
+
+
+def test_sub_flow_refuses_a_task() -> None:
+    with pytest.raises(TypeError, match=r"use steps\.run"):
+        task.SubFlow(child_flows.Double)

@@ -87,8 +87,8 @@ def task_command(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> C
     if not _is_plain(task):
         raise TypeError(
             f"A step must be a plain task, got {object_names.dotted(task)}: use steps.map for a"
-            " list, steps.sleep or steps.wait_for to wait, and a function with steps as argument to"
-            " share code between workflows"
+            " list, steps.sleep or steps.wait_for to wait, steps.child to run a workflow as a flow"
+            " of its own, and a function with steps as argument to share code between workflows"
         )
     if task not in _checked:
         _check_importable(task)
