@@ -50,7 +50,7 @@ class SubFlow(Workflow):
         retry_on: Errors | None = None,
     ) -> None:
         child.check(flow, None, None)
-        self.fn = _function(flow, detached)  # type: ignore[method-assign]
+        self.fn = _function(flow, detached)  # type: ignore[misc, method-assign]
         self.retries, self.backoff, self.retry_on = retries, backoff, retry_on
         if name is None:
             path = flow if isinstance(flow, str) else object_names.dotted(flow)

@@ -66,6 +66,7 @@ class ChildFlows:
     :param received: receives the ends of children that run in this process.
     :param clock: the clock of the engine.
     :param make_engine: returns an engine for a child that runs in this process.
+    :param limit: returns the name of the limit of concurrent flows for which the flow has a permit.
     """
 
     def __init__(
@@ -74,8 +75,10 @@ class ChildFlows:
         received: ReceivedSignals | None,
         clock: clocks.Clock,
         make_engine: _MakeEngine,
+        limit: Callable[[], str | None],
     ) -> None:
         self._parent = parent
+        self._limit = limit
         self._clock = clock
         self._by = f"parent flow {parent.flow_uuid}"
         self._store = parent.backend
@@ -140,10 +143,18 @@ class ChildFlows:
         note: dict[str, Any] = {"flow": parent.uuid, "step": start.step}
         if task.is_detached:
             note["detached"] = True
+        if limits := self._limits():
+            note["limits"] = limits
         new.detail.meta[models.PARENT] = note
         if (kind := parent.meta_value(models.ENGINE)) is not None and self._local is not None:
             new.detail.meta[models.ENGINE] = kind
         return new
+
+    def _limits(self) -> list[str]:
+        """Return the limits for which the flow or a parent of it has a permit."""
+        limit = self._limit()
+        own = [] if limit is None else [limit]
+        return list(dict.fromkeys([*self._parent.flow_detail.inherited_limits, *own]))
 
     def _post(self, new: Sequence[_submission.NewFlow]) -> None:
         flows = [(each.detail, _submission.new_book(each.detail)) for each in new]
@@ -198,6 +209,8 @@ class ChildFlows:
             command = self._access(lambda connection: connection.commands([uuid])).get(uuid)
         except exceptions.NotFound:
             return _deleted(uuid, "it cannot be reverted")
+        if flow.state in states.FLOW_ENDED and command is not None and not command.reruns_flow:
+            command = None  # Its engine died after the end, before it deleted the command.
         if flow.state == states.REVERTED and command is None:
             return End(states.REVERTED, None)
         if command is None:
@@ -225,10 +238,11 @@ class ChildFlows:
             _flow_of(task, is_made=False)  # Its module defines the types of values.
         try:
             flow = self._access(lambda connection: connection.get_flow_details(uuid))
-            commands = self._access(lambda connection: connection.commands([uuid]))
+            command = self._access(lambda connection: connection.commands([uuid])).get(uuid)
         except exceptions.NotFound:
             return _deleted(uuid, "its result is lost")
-        if flow.state not in states.FLOW_ENDED or commands:
+        is_requested = command is not None and command.reruns_flow
+        if flow.state not in states.FLOW_ENDED or is_requested:
             if error is None:
                 return None
             return End(flow.state or states.PENDING, ft.Failure.from_exception(error))

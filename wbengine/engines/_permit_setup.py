@@ -65,4 +65,5 @@ def make_permit_gate(
         on_granted=lambda: events.put(inbox.PermitsGranted()),
         max_requests=1 if immediate else None,
         park_after=park_after,
+        inherited=stored.flow_detail.inherited_limits,
     )

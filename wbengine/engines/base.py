@@ -890,7 +890,14 @@ class Engine(abc.ABC):
     def _make_children(self) -> Any:
         # The module loads flows, so it imports this one.
         make = object_names.load("wbengine.engines._children:ChildFlows")
-        return make(self._storage, self._received, self._clock, self._like_this)
+        return make(
+            self._storage, self._received, self._clock, self._like_this, self._concurrency_limit
+        )
+
+    def _concurrency_limit(self) -> str | None:
+        """Return the name of the limit of concurrent flows for which the flow has a permit."""
+        name, quota = (None if self._gates is None else self._gates.flow_limit) or (None, None)
+        return name if quota is not None and quota.concurrency is not None else None
 
     def _like_this(
         self, flow: Any, flow_detail: models.FlowDetail, backend: persistence.Backend

@@ -116,7 +116,8 @@ NOTES: Final = "notes"
 #: Key in the `meta` of a flow: why other processes cannot import its workflow.
 NO_FACTORY: Final = "no_factory"
 #: Key in the `meta` of a child flow: `flow` and `step`, the uuids of its parent and of the record
-#: of the step that waits for it, and `detached`.
+#: of the step that waits for it, `detached`, and `limits`: the names of limits for which a parent
+#: has a permit.
 PARENT: Final = "parent"
 #: Key in the `meta` of a step that runs a child flow: the uuid of this flow.
 CHILD: Final = "child"
@@ -930,6 +931,13 @@ class FlowDetail(_Named):
     def parent(self) -> str | None:
         """UUID of the flow that started this one as a child, or None."""
         return None if self._meta is None else _tags.parent_in(self._meta)
+
+    @property
+    def inherited_limits(self) -> Collection[str]:
+        """Names of the limits for which a parent of the flow has a permit."""
+        note = self.meta_value(PARENT)
+        names = note.get("limits") if isinstance(note, Mapping) else None
+        return names if isinstance(names, list) else ()
 
     @property
     def is_detached(self) -> bool:

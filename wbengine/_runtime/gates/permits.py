@@ -10,7 +10,7 @@ import bisect
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from wbengine._calls import invocation as calls
@@ -82,6 +82,8 @@ class PermitGate(base.Gate):
     :param max_requests: maximum number of permits that are requested or in use.
     :param park_after: time without a permit after which a flow whose tasks all wait for one limit
         is parked; None: never.
+    :param inherited: names of limits for which a parent of the flow has a permit. The flow itself
+        needs none, so that it does not wait for its parent, which waits for it.
     """
 
     controls_admission = True
@@ -102,7 +104,9 @@ class PermitGate(base.Gate):
         on_granted: Callable[[], object],
         max_requests: int | None = None,
         park_after: float | None = None,
+        inherited: Collection[str] = (),
     ) -> None:
+        self._inherited: Final = inherited
         self._limits: Final = limits
         self._plan: Final = plan
         self._renewer = renewer
@@ -136,12 +140,19 @@ class PermitGate(base.Gate):
 
     def admit_flow(self) -> bool:
         if self._flow_waits:
+            if self._inherited and self._flow_limit_name() in self._inherited:
+                self._flow_waits = False
+                return True
             if _FLOW not in self._waiting:
                 self._admit_or_queue(0, 0)
                 self._waiting[_FLOW].queue.membership.tells_refusal = True
                 self._request_permits()
             self._take_permitted()
         return not self._flow_waits
+
+    def _flow_limit_name(self) -> str:
+        limit = self._limits[0]
+        return limit.id_of(self._arguments(0) if limit.needs_arguments else {})
 
     @property
     def parkable(self) -> int | None:
