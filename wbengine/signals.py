@@ -39,7 +39,7 @@ NAME_SCHEMA: Final[Mapping[str, Any]] = {
 #: they contain no separator.
 _SEPARATOR: Final = "\x1f"
 #: Start of the names of signals that report the end of a child flow. Names of other signals are
-#: printable, so nobody else can send them.
+#: printable, so users cannot send these.
 _CHILD: Final = "\x1echild:"
 #: Text between the names of a wait for one of several signals.
 OR: Final = " or "

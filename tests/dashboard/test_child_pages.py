@@ -5,10 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.dashboard.conftest import admitted, client
-from tests.dashboard.test_workflow_pages import Stored
 from tests.support import child_flows
 from wbengine import engines
-from wbengine.persistence import backends
+from wbengine.persistence import backends, base
+
+
+class Stored:
+    def __init__(self, backend: base.Backend) -> None:
+        self.backend = backend
 
 
 def test_pages_link_parent_and_children(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from tests.support import child_flows
 from tests.support.child_flows import effects
+from tests.support.waiting import until
 from wbengine import engines, exceptions, operations, states, task, testing
 from wbengine.persistence import backends
 from wbengine.persistence import base as persistence
@@ -209,3 +210,17 @@ def test_users_cannot_send_the_signal_of_an_end(store: persistence.Backend, tmp_
     handle = submit(child_flows.order_and_wait, store, tmp_path, "tea")
     with pytest.raises(ValueError, match="printable"):
         handle.signal(f"\x1echild:{children_of(store, handle)[0]}")
+
+
+@pytest.mark.parametrize("factory", ["limited_parent", "limited_grandparent"])
+def test_child_with_limit_of_its_parent_uses_its_permit(
+    factory: str, store: persistence.Backend, tmp_path: Path
+) -> None:
+    given = {"folder": str(tmp_path), "tenant": "ann"}
+    handles = [
+        engines.submit(f"tests.support.child_flows:{name}", inputs=given, backend=store)
+        for name in (factory, "limited", factory)
+    ]
+    until(lambda: testing.run_submitted(store) == [], within=3.0)
+    assert [handle.state for handle in handles] == [states.SUCCESS] * 3
+    assert effects(tmp_path) == ["use-ann"] * 3

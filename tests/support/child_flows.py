@@ -138,3 +138,29 @@ def doubling() -> linear_flow.Flow:
 @task.workflow
 def order_of_graph(steps: of_workflow.Steps, number: int) -> Any:
     return steps.child(doubling, {"number": number}, name="twice")
+
+
+@task.task(provides="used")
+def use(folder: str, tenant: str) -> str:
+    note(folder, f"use-{tenant}")
+    return tenant
+
+
+def _limited(name: str, *tasks: task.Task) -> linear_flow.Flow:
+    """Return a flow of which one runs at a time for each tenant."""
+    flow = linear_flow.Flow(name).add(*tasks)
+    flow.concurrency, flow.limit = 1, "tenant"
+    flow.concurrency_key = lambda tenant: tenant
+    return flow
+
+
+def limited() -> linear_flow.Flow:
+    return _limited("limited", use())
+
+
+def limited_parent() -> linear_flow.Flow:
+    return _limited("limited_parent", task.SubFlow(limited, provides="child"))
+
+
+def limited_grandparent() -> linear_flow.Flow:
+    return _limited("limited_grandparent", task.SubFlow(limited_parent, provides="child"))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from wbengine import states
-from wbengine._cli import base, common_options, flow_tree
+from wbengine._cli import base, common_options
 from wbengine._cli import context as contexts
 from wbengine.views import _formatting, _json_values
 
@@ -63,7 +63,12 @@ def command(
     with context.flow(flow) as (connection, uuid):
         view = flows.read(connection, uuid, redactor=redactor)
         has_logs = bool(connection.get_logs(uuid, limit=1))
-        children = flow_tree.children_of(connection, uuid, redactor) if view.children else ()
+        children: Collection[RowView] = ()
+        if view.children:
+            # Loaded here, because most flows have no children.
+            from wbengine._cli import flow_tree
+
+            children = flow_tree.children_of(connection, uuid, redactor)
     printer = context.printer
     printer.document("flow-show/1", view.to_dict())
     if printer.as_json:
@@ -122,7 +127,7 @@ def _head(printer: Printer, view: FlowView) -> None:
         ("queue", view.queue),
         ("fair key", view.fair_key),
         ("parent", view.parent),
-        ("children", flow_tree.count_text(view.children) if view.children else None),
+        ("children", view.children_text),
         ("owner", view.owner),
         ("created", _formatting.iso(view.created)),
         ("started", _formatting.iso(view.started)),

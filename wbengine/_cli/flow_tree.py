@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from wbengine.persistence import base
-from wbengine.views import _flow_list, _formatting, redaction
+from wbengine.views import _flow_list, redaction
 
-__all__ = ["Branch", "branches", "children_of", "count_text", "lines", "shortened"]
+__all__ = ["Branch", "branches", "children_of", "lines", "shortened"]
 
 #: Maximum number of children of a flow, and of levels, that a tree shows.
 MAX_CHILDREN: Final = 20
@@ -77,9 +77,3 @@ def shortened(tree: Iterable[Branch]) -> Iterable[Branch]:
         if branch.omitted:
             yield branch
         yield from shortened(branch.children)
-
-
-def count_text(counts: Mapping[str, int]) -> str:
-    """Return a number of flows, with those in each state."""
-    parts = ", ".join(f"{count:,} {state}" for state, count in sorted(counts.items()))
-    return f"{_formatting.count(sum(counts.values()), 'flow')} ({parts})"

@@ -614,6 +614,12 @@ class FlowView:
         return _formatting.done(self.counts, self.step_counts)
 
     @property
+    def children_text(self) -> str | None:
+        """The number of child flows, with those in each state; None if there are none."""
+        parts = [f"{count:,} {state}" for state, count in sorted(self.children.items())]
+        return ", ".join(parts) or None
+
+    @property
     def error(self) -> str | None:
         """The first of `failures` in one line, or the error that ended the run, or None."""
         if self.failures:
