@@ -13,8 +13,7 @@ from typing import Any, Final
 from wbengine._calls import invocation
 from wbengine._introspection import object_names
 from wbengine._security import masking
-from wbengine._tasks import call_options
-from wbengine._tasks import child
+from wbengine._tasks import call_options, child
 from wbengine._tasks.base import Task
 from wbengine.types import codec
 

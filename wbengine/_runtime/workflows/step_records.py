@@ -19,10 +19,9 @@ from wbengine._runtime.workflows.history import RecordedStep
 from wbengine._runtime.workflows.step import Step
 from wbengine._security import keys
 from wbengine._tasks import step_limits
-from wbengine._text import durations
-from wbengine._tasks import limit_attributes
 from wbengine._tasks.child import Child
 from wbengine._tasks.sleep_and_wait_for import WaitingTask
+from wbengine._text import durations
 from wbengine.persistence import _macs, models
 from wbengine.persistence._step_notes import StepNote
 from wbengine.persistence._stored_results import StoredResult
