@@ -243,7 +243,7 @@ def _option(
             return click.option(f"{spelling}/--no-{spelling[2:]}", name,
                 **values, show_default=spelling[2:])  # fmt: skip
         return click.option(spelling, name, is_flag=True, **values)
-    if _is_pairs(schema) or schema.get("type") == "array":
+    if _is_pairs(schema) or shown.is_assignment or schema.get("type") == "array":
         values |= {"multiple": True, "default": (), "callback": _collect}
     if shown.default is not None or default is not None:
         values["show_default"] = str(default if shown.default is None else shown.default)
@@ -256,7 +256,8 @@ def _collect(context: click.Context, option: click.Parameter, values: Any) -> An
     """Return the values of a repeatable option as a list or dict; None if there are none."""
     if not values:
         return None
-    return params.once(context, option, values) if option.type is params.JSON_TAG else list(values)
+    has_names = option.type in (params.JSON_TAG, params.ASSIGNMENT)
+    return params.once(context, option, values) if has_names else list(values)
 
 
 def _is_pairs(schema: Mapping[str, Any]) -> bool:
@@ -270,6 +271,8 @@ def _type(parameter: _operation.Parameter) -> Any:
         return params.WAIT
     if parameter.shown.is_time:
         return _TIME
+    if parameter.shown.is_assignment:
+        return params.ASSIGNMENT
     if "enum" in schema:
         return params.Choice(tuple(schema["enum"]), case_sensitive=False)
     match schema.get("type"):

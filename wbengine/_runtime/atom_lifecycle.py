@@ -646,6 +646,8 @@ class AtomLifecycle:
     def reset(self, nodes: Iterable[int], scope: Container[int] = ()) -> None:
         """Return atoms to PENDING without results and failures. Attempt numbers continue.
 
+        An atom whose result another flow reverts keeps this result.
+
         :param scope: all nodes of the flow that runs again, without its retry controller.
         """
         for node in [node for node in self._fail_early if node in scope]:
@@ -656,6 +658,9 @@ class AtomLifecycle:
             is_untouched = old_state == states.PENDING and record.intention == states.EXECUTE
             # `undo_begin` may have returned a task that waits for a signal to PENDING.
             if is_untouched and node not in self._waiting:
+                continue
+            if record.is_reverted_elsewhere:
+                self._storage.set_atom_intention(record.name, states.EXECUTE)
                 continue
             retry_delays.clear(record)
             self._storage.reset(record.name)

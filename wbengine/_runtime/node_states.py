@@ -5,7 +5,7 @@ The scheduler distinguishes more states than records do (for example, ready and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -17,27 +17,31 @@ PENDING: Final = 0
 DONE: Final = 1
 IGNORED: Final = 2
 FAILED: Final = 3
-REVERTED: Final = 4
+#: Done, but another flow reverts it.
+KEPT: Final = 4
+REVERTED: Final = 5
 # The following marks do not allow a revert; REVERTED is the last one that does.
 #: The revert failed. This node and all nodes before it keep their states until a later
 #: cancellation.
-REVERT_FAILED: Final = 5
+REVERT_FAILED: Final = 6
 # Waiting for submission.
-READY: Final = 6
+READY: Final = 7
 #: READY, but it ran when its engine died: it cannot be cancelled and has to end.
-RERUN: Final = 7
-DECISION_READY: Final = 8
-REVERT_READY: Final = 9
-RETRY_READY: Final = 10
+RERUN: Final = 8
+DECISION_READY: Final = 9
+REVERT_READY: Final = 10
+RETRY_READY: Final = 11
 #: A retry controller that waits for its time.
-RETRY_WAITING: Final = 11
+RETRY_WAITING: Final = 12
 # Submitted.
-DECIDING: Final = 12
-RUNNING: Final = 13
-REVERTING: Final = 14
+DECIDING: Final = 13
+RUNNING: Final = 14
+REVERTING: Final = 15
 
 #: Nothing of the node is executed, or will be, unless it is retried.
-ENDED: Final = frozenset({DONE, IGNORED, FAILED, REVERTED, REVERT_FAILED, REVERT_READY, REVERTING})
+ENDED: Final = frozenset(
+    {DONE, IGNORED, FAILED, KEPT, REVERTED, REVERT_FAILED, REVERT_READY, REVERTING}
+)
 
 #: Saved state and intention of an atom.
 Saved = tuple[str | None, str]
@@ -65,8 +69,11 @@ class SavedStates:
     rerun: list[int] = field(default_factory=list)
 
 
-def read(plan: Plan, saved: Mapping[int, Saved]) -> SavedStates:
-    """Translate saved states and intentions. Takes O(V), or O(1) if nothing was saved."""
+def read(plan: Plan, saved: Mapping[int, Saved], kept: Collection[int] = ()) -> SavedStates:
+    """Translate saved states and intentions. Takes O(V), or O(1) if nothing was saved.
+
+    :param kept: nodes whose results another flow reverts.
+    """
     saved_states = SavedStates(bytearray(len(plan)))
     marks = saved_states.marks
     if not saved:
@@ -77,6 +84,8 @@ def read(plan: Plan, saved: Mapping[int, Saved]) -> SavedStates:
             # The controller was about to run again when the engine died; its scope has to be reset
             # first.
             mark = DONE
+        if mark == DONE and node in kept:
+            mark = KEPT
         marks[node] = mark
         if mark == FAILED:
             saved_states.failed.append(node)

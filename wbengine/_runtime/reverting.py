@@ -17,6 +17,7 @@ from wbengine._runtime.node_states import (
     DONE,
     FAILED,
     IGNORED,
+    KEPT,
     PENDING,
     READY,
     RETRY_READY,
@@ -113,7 +114,7 @@ class Reverting:
                 mark = marks[node] = PENDING
             if mark in (DONE, FAILED):
                 changes.append((node, st.REVERT))
-            elif mark in (PENDING, IGNORED, REVERTED) and not blocking_count:
+            elif mark in (PENDING, IGNORED, KEPT, REVERTED) and not blocking_count:
                 clear[node - low] = 1
         self.scopes[low] = retries
         if behind:
@@ -178,7 +179,10 @@ def stale(plan: Plan, marks: bytearray) -> list[int]:
                     stale_nodes.append(node)
                 break
         else:
-            settled[node] = marks[node] in (DONE, IGNORED) or plan.kinds[node] not in (TASK, RETRY)
+            settled[node] = marks[node] in (DONE, IGNORED, KEPT) or plan.kinds[node] not in (
+                TASK,
+                RETRY,
+            )
     return stale_nodes
 
 

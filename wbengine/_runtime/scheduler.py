@@ -11,7 +11,7 @@ Pure: no I/O, no clock, no user code. Not thread-safe.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -26,6 +26,7 @@ from wbengine._runtime.node_states import (
     ENDED,
     FAILED,
     IGNORED,
+    KEPT,
     PENDING,
     READY,
     RERUN,
@@ -66,10 +67,18 @@ class Scheduler:
     it); a resolution costs the edges of its scope once.
     """
 
-    def __init__(self, plan: Plan, states: Mapping[int, Saved] | None = None) -> None:
-        """Create the state from saved (state, intention) pairs; missing nodes are PENDING."""
+    def __init__(
+        self,
+        plan: Plan,
+        states: Mapping[int, Saved] | None = None,
+        kept: Collection[int] = (),
+    ) -> None:
+        """Create the state from saved (state, intention) pairs; missing nodes are PENDING.
+
+        :param kept: nodes whose results another flow reverts. They are never reverted.
+        """
         self._plan = plan
-        saved = read(plan, states or {})
+        saved = read(plan, states or {}, kept)
         self._marks = saved.marks
         self._scopes = reverting.saved_scopes(plan, states) if states else {}
         # Nodes that must be reverted together with a scope that precedes them. This list is almost
@@ -165,7 +174,7 @@ class Scheduler:
         """
         marks = self._marks
         atoms = [marks[node] for node in self._plan.atoms()]
-        if all(mark in (DONE, IGNORED) for mark in atoms) and not self._reverting.scopes:
+        if all(mark in (DONE, IGNORED, KEPT) for mark in atoms) and not self._reverting.scopes:
             return st.SUCCESS
         if REVERT_FAILED in atoms or self.unresolved():
             return st.FAILURE
@@ -395,7 +404,7 @@ class Scheduler:
             return False
         mark, plan = self._marks[node], self._plan
         if mark != PENDING:
-            return mark in (DONE, IGNORED)
+            return mark in (DONE, IGNORED, KEPT)
         if (
             node in self._deciding_nodes
             and node not in self._begun

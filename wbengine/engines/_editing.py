@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from wbengine import exceptions, states
@@ -17,7 +17,7 @@ from wbengine.engines import _flow_inputs
 from wbengine.persistence import _edits as edits_module
 from wbengine.persistence import models
 
-__all__ = ["apply", "check", "converted", "read"]
+__all__ = ["apply", "check", "check_replay", "converted", "read"]
 
 read = edits_module.Edits.from_dict
 
@@ -139,23 +139,39 @@ def _check_steps(
 
     :raises InvalidState: if a recorded step has used an input.
     """
-    workflow: Any = plan.items[node]
-    continues = record.state in (states.PENDING, states.RUNNING)
-    if not continues or record.meta_value(models.WORKFLOW) is None or not workflow.runs_steps:
-        return
-    attempt = workflow_call.latest_execution(record)
-    records = step_records.StepRecords(storage, lifecycle)
-    steps = history.History(record.name, records.recorded(record.uuid, attempt))
-    arguments = lifecycle.workflow_arguments(node, workflow, edits.inputs)
-    call = workflow_call.WorkflowCall(node, workflow, calls.EXECUTE, record, arguments)
-    program = programs.replay(call, steps, storage, time.time(), records.check_tags)
     try:
-        if program.error is not None:
-            raise program.error
-        steps.check_end(program.called_count)
+        check_replay(node, plan, storage, lifecycle, edits.inputs)
     except exceptions.NonDeterministicWorkflow as error:
         names = ", ".join(repr(name) for name in edits.inputs if name in plan.firsts[node])
         raise exceptions.InvalidState(
             f"Input {names} of workflow {record.name!r} cannot be replaced, because a recorded step"
             f" has used it: step {error.step} is recorded as {error.recorded} and {error.actual}"
         ) from error
+
+
+def check_replay(
+    node: int,
+    plan: plan_module.Plan,
+    storage: storage_module.Storage,
+    lifecycle: atom_lifecycle.AtomLifecycle,
+    inputs: Mapping[str, Any],
+) -> None:
+    """Call the function of a workflow in progress with other inputs. Other nodes are ignored.
+
+    :raises NonDeterministicWorkflow: if the function does not repeat its recorded steps.
+    """
+    workflow: Any = plan.items[node]
+    record = storage.records[node]
+    assert record is not None
+    continues = record.state in (states.PENDING, states.RUNNING)
+    if not continues or record.meta_value(models.WORKFLOW) is None or not workflow.runs_steps:
+        return
+    attempt = workflow_call.latest_execution(record)
+    records = step_records.StepRecords(storage, lifecycle)
+    steps = history.History(record.name, records.recorded(record.uuid, attempt))
+    arguments = lifecycle.workflow_arguments(node, workflow, inputs)
+    call = workflow_call.WorkflowCall(node, workflow, calls.EXECUTE, record, arguments)
+    program = programs.replay(call, steps, storage, time.time(), records.check_tags)
+    if program.error is not None:
+        raise program.error
+    steps.check_end(program.called_count)

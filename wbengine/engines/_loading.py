@@ -411,7 +411,7 @@ def flow_from_detail(flow_detail: models.FlowDetail, flows: _allowed.Flows = Non
     :raises TypeError: if `flow_detail` is not a flow detail.
     :raises NotAFlow: if the factory returns neither a flow nor a task.
     """
-    note = _factory_note(_check_detail(flow_detail))
+    note = factory_note(_check_detail(flow_detail))
     if note is None:
         reason = flow_detail.meta.get(models.NO_FACTORY)
         raise ValueError(
@@ -424,7 +424,7 @@ def flow_from_detail(flow_detail: models.FlowDetail, flows: _allowed.Flows = Non
     return _flow_factories.remake(str(note["name"]), note.get("args"), note.get("kwargs"), flows)
 
 
-def _factory_note(detail: models.FlowDetail) -> Mapping[str, Any] | None:
+def factory_note(detail: models.FlowDetail) -> Mapping[str, Any] | None:
     """Return the note about the factory of a flow, or None if it is missing or damaged.
 
     :raises NotTrusted: if there are keys, and the note has no MAC of one of them.
@@ -448,7 +448,7 @@ def _factory_note_for_import(
     """
     with codec.copying(unknown_only=True):
         detail = connection.get_flow_details(uuid, lazy=True)
-    return _factory_note(detail)
+    return factory_note(detail)
 
 
 def read_flow_detail(

@@ -17,8 +17,8 @@ from wbengine.persistence import models
 from wbengine.types import codec
 
 __all__ = [
-    "Preparation", "atoms_in_order", "check_retriable", "failed_nodes", "missing", "saved_states",
-    "workflow_defaults",
+    "Preparation", "atoms_in_order", "check_retriable", "failed_nodes", "kept_nodes", "missing",
+    "nodes_to_retry", "saved_states", "workflow_defaults",
 ]  # fmt: skip
 
 _MAX_CAUSES: Final = 50
@@ -113,6 +113,40 @@ def saved_states(storage: storage_module.Storage) -> dict[int, tuple[str | None,
         if record is not None
         and (record.state != states.PENDING or record.intention != states.EXECUTE)
     }
+
+
+def kept_nodes(storage: storage_module.Storage) -> set[int]:
+    """Return the nodes whose results another flow reverts."""
+    return {
+        node
+        for node, record in enumerate(storage.records)
+        if record is not None and record.is_reverted_elsewhere
+    }
+
+
+def nodes_to_retry(plan: plan_module.Plan, storage: storage_module.Storage) -> list[int]:
+    """Return the nodes to reset: the failed ones, or in a reverted flow, all of them.
+
+    :raises InvalidState: as `failed_nodes`; or if a workflow would repeat steps that another flow
+        reverts.
+    """
+    is_reverted = storage.get_flow_state() == states.REVERTED
+    nodes = list(plan.atoms()) if is_reverted else failed_nodes(storage)
+    workflows = {
+        record.uuid: record
+        for node in nodes
+        if (record := storage.records[node]) is not None and not record.is_reverted_elsewhere
+    }
+    for step in storage.flow_detail:
+        if step.is_reverted_elsewhere and step.is_step:
+            workflow = workflows.get(step.meta[models.STEP]["workflow"])
+            if workflow is not None:
+                raise exceptions.InvalidState(
+                    f"Workflow {workflow.name!r} cannot be retried: it would repeat step"
+                    f" {step.name!r}, whose result belongs to flow {step.meta[models.REVERTED_BY]}."
+                    f" Fork the flow instead: wbengine flow fork {storage.flow_uuid} --from failed"
+                )
+    return nodes
 
 
 def failed_nodes(storage: storage_module.Storage) -> list[int]:

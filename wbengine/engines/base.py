@@ -339,7 +339,7 @@ class Engine(abc.ABC):
                     if self._request is not None:
                         self._carry_out(self._request, plan)
                     if self._storage.get_flow_state() == states.REVERTED:
-                        self._restart(plan.atoms())
+                        self._restart(_preparation.nodes_to_retry(plan, self._storage))
         finally:
             opened.close()
 
@@ -368,8 +368,7 @@ class Engine(abc.ABC):
             refusal = self._refusal_to_revert(state)
         if refusal is None and command.what == _commands.RETRY:
             try:
-                is_reverted = state == states.REVERTED
-                nodes = plan.atoms() if is_reverted else _preparation.failed_nodes(storage)
+                nodes = _preparation.nodes_to_retry(plan, storage)
                 if command.edits is not None:
                     edits = _editing().read(command.edits, storage.flow_uuid)
                     edits = _editing().converted(edits, self._flow)
@@ -803,7 +802,9 @@ class Engine(abc.ABC):
         lifecycle = self._make_lifecycle(on_progress)
         lifecycle.undo_begun_waits()
         scheduler = scheduler_module.Scheduler(
-            compiled.plan, _preparation.saved_states(self._storage)
+            compiled.plan,
+            _preparation.saved_states(self._storage),
+            _preparation.kept_nodes(self._storage),
         )
         if held_lease is not None:
             saver = saving.Saver(
@@ -1147,6 +1148,28 @@ class Engine(abc.ABC):
                     "old_state": old_state,
                 },
             )
+
+    def edit_fork(self, edits: Edits, step_results: Mapping[str, Any]) -> None:
+        """Replace inputs and results of a new flow that inherited results. It is not stored yet.
+
+        :param step_results: results of inherited steps, by uuid of the record.
+        :raises NotFound, InvalidFormat, InvalidState, NotEncodable: as `reset`; then the flow must
+            not be stored.
+        """
+        self.prepare()
+        plan, storage = self._compiled("edited").plan, self._storage
+        lifecycle = self._make_lifecycle(_do_nothing)
+        edits = _editing().converted(edits, self._flow)
+        for uuid, value in step_results.items():
+            record = self._flow_detail.find(uuid)
+            assert record is not None
+            record.results = storage.kept(value, "result")
+        _editing().check(edits, plan, storage, lifecycle)
+        _editing().apply(edits, storage)
+        if step_results:
+            for node in plan.atoms():
+                if plan.kinds[node] == plan_module.TASK:
+                    _editing().check_replay(node, plan, storage, lifecycle, edits.inputs)
 
     def check_edits(self, edits: Edits) -> None:
         """Check by the records whether these inputs and results can be replaced.

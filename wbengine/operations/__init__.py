@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from wbengine.operations._assigning import assign
     from wbengine.operations._exporting import export, import_flow
     from wbengine.operations._finding import find
+    from wbengine.operations._forking import Fork, fork
     from wbengine.operations._moving import move
     from wbengine.operations._pausing import pause_tasks, paused_tasks, resume_tasks
     from wbengine.operations._published_values import published
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Edits",
+    "Fork",
     "Requested",
     "StateChange",
     "Plan",
@@ -32,6 +34,7 @@ __all__ = [
     "delete",
     "export",
     "find",
+    "fork",
     "import_flow",
     "is_running",
     "move",
@@ -56,6 +59,7 @@ __getattr__, __dir__ = lazily.lazy_attributes(
         "._assigning": ("assign",),
         "._exporting": ("export", "import_flow"),
         "._finding": ("find",),
+        "._forking": ("Fork", "fork"),
         "._moving": ("move",),
         "._pausing": ("pause_tasks", "paused_tasks", "resume_tasks"),
         "._published_values": ("published",),

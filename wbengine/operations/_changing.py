@@ -12,7 +12,7 @@ from wbengine.operations import _suspend_and_cancel
 from wbengine.persistence import _leases, _owners, base, models
 from wbengine.views import _shown_states
 
-__all__ = ["STATES", "changing"]
+__all__ = ["STATES", "changing", "owning"]
 
 #: Displayed states of flows that no engine runs. An engine may run those that are WAITING.
 STATES: Final = (
@@ -33,15 +33,25 @@ def changing(backend: base.Backend, uuid: str) -> Iterator[models.FlowDetail]:
     :raises NotFound: if the flow does not exist.
     :raises FlowBusy: if an engine runs it.
     """
+    with owning(backend, uuid) as (connection, lease):
+        detail = connection.get_flow_details(uuid, lazy=True)
+        yield detail
+        connection.save_changes(detail, (), lease=lease)
+
+
+@contextlib.contextmanager
+def owning(backend: base.Backend, uuid: str) -> Iterator[tuple[base.Connection, _leases.Lease]]:
+    """Own a flow for one change in the block.
+
+    :raises NotFound, FlowBusy: as `changing`.
+    """
     owner = _owners.new(momentary=True)
     try:
         with contextlib.closing(backend.get_connection()) as connection:
             connection.get_flow_details(uuid, lazy=True)  # Raises NotFound.
             lease = _acquire(connection, uuid, str(owner))
             try:
-                detail = connection.get_flow_details(uuid, lazy=True)
-                yield detail
-                connection.save_changes(detail, (), lease=lease)
+                yield connection, lease
             finally:
                 connection.release_lease(lease)
     finally:

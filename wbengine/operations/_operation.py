@@ -116,6 +116,7 @@ class Shown:
     :ivar default: what the help shows as its default.
     :ivar is_duration: whether the number of seconds is given as a duration, such as 5m.
     :ivar is_time: whether the text is a time, such as 2026-11-01T08:00 or 7d (before now).
+    :ivar is_assignment: whether the values of an object are given one by one, as NAME=JSON|@FILE.
     """
 
     option: str | None = None
@@ -125,6 +126,7 @@ class Shown:
     default: str | None = None
     is_duration: bool = False
     is_time: bool = False
+    is_assignment: bool = False
 
 
 @dataclass(frozen=True)

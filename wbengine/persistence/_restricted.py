@@ -201,6 +201,17 @@ class RestrictedConnection(base.Connection):
             flow, atoms, flow_row=flow_row, items=items, logs=logs, lease=lease, settled=settled
         )
 
+    def save_fork(
+        self,
+        fork: base.NewFork,
+        flow: models.FlowDetail,
+        atoms: Iterable[models.AtomDetail],
+        lease: _leases.Lease,
+    ) -> None:
+        if not self._includes(fork.flow):
+            _refuse()
+        self._checked(flow.uuid).save_fork(fork, flow, atoms, lease)
+
     def save_outline(
         self, flow_uuid: str, outline: Outline, *, lease: _leases.Lease | None = None
     ) -> None:

@@ -9,7 +9,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from wbengine import _payloads, exceptions, states
 from wbengine._introspection import object_names
@@ -63,6 +63,20 @@ LOGGED_ATTEMPTS: Final = 20
 
 #: Number of flows that the default implementation of `Connection.backlog` reads at a time.
 _BACKLOG_PAGE: Final = 1000
+
+
+class NewFork(NamedTuple):
+    """A new flow for `Connection.save_fork`.
+
+    :ivar book: its logbook, which contains only this flow.
+    :ivar outline: its structure, that of the original flow.
+    :ivar signals: the signals that it has received already.
+    """
+
+    book: models.LogBook
+    flow: models.FlowDetail
+    outline: Outline | None
+    signals: Sequence[Signal]
 
 
 class Backend(abc.ABC):
@@ -438,6 +452,24 @@ class Connection(abc.ABC):
         :raises NotFound: if the flow does not exist and no lease was given.
 
         Cost: proportional to the arguments, independent of the size of the flow.
+        """
+
+    @abc.abstractmethod
+    def save_fork(
+        self,
+        fork: NewFork,
+        flow: models.FlowDetail,
+        atoms: Iterable[models.AtomDetail],
+        lease: _leases.Lease,
+    ) -> None:
+        """Store a new flow, and changes of the flow from which it was forked, in one step.
+
+        A fork that was submitted to a board in this store also gets its job.
+
+        :param flow: the original flow, of which only its own row is written, and `atoms`.
+        :param lease: the lease of the original flow.
+        :raises LeaseLost: if the lease is no longer valid; then nothing is stored.
+        :raises NotEncodable: if a value cannot be encoded; then nothing is stored.
         """
 
     @abc.abstractmethod

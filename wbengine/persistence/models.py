@@ -52,6 +52,9 @@ __all__ = [
     "ENGINE",
     "LOG_LEVEL",
     "FACTORY",
+    "FORKED_FROM",
+    "FORKS",
+    "INHERITED",
     "INJECTOR",
     "Incident",
     "MADE_BY",
@@ -64,6 +67,7 @@ __all__ = [
     "SUBMITTED",
     "PAUSED_BY",
     "PERMIT_UNITS",
+    "REVERTED_BY",
     "WAITS_FOR",
     "WORKFLOW",
     "atom_detail_class",
@@ -139,6 +143,18 @@ DEADLINE_EXCEEDED: Final = "deadline_exceeded"
 GIVEN_UP_KEYS: Final = (DEADLINE_EXCEEDED, CANCELLED, UNDONE)
 #: Key in the `meta` of a flow: root log level of its engine, if that level excludes INFO.
 LOG_LEVEL: Final = "log_level"
+#: Key in the `meta` of a fork: the flow from which it was forked ("flow"), and the task or step
+#: from which it runs again ("start").
+FORKED_FROM: Final = "forked_from"
+#: Key in the `meta` of a flow: its forks, each with its uuid ("flow"), the task or step ("start"),
+#: and whether it owns the results that it inherited ("own").
+FORKS: Final = "forks"
+#: Key in the `meta` of an atom or step of a fork: uuids of the flow and the record whose result it
+#: inherited.
+INHERITED: Final = "inherited"
+#: Key in the `meta` of an atom or step: uuid of the flow that reverts its result instead of this
+#: one.
+REVERTED_BY: Final = "reverted_by"
 #: Key in the `meta` of a logbook: program that created it for one flow.
 MADE_BY: Final = "made_by"
 
@@ -441,6 +457,11 @@ class AtomDetail(_Named):
         return self._meta is not None and STEP in self._meta
 
     @property
+    def is_reverted_elsewhere(self) -> bool:
+        """Whether the result belongs to another flow: this flow never reverts it."""
+        return self._meta is not None and REVERTED_BY in self._meta
+
+    @property
     def executions(self) -> int:
         return self.attempt - self.reversions
 
@@ -516,6 +537,7 @@ class AtomDetail(_Named):
         self.intention = states.EXECUTE
         if self._meta is not None:
             self._meta.pop(WORKFLOW, None)  # The next execution does not continue this one.
+            self._meta.pop(INHERITED, None)
 
     def update(self: _D, other: _D) -> _D:
         """Copy all fields of `other`. Values are shared; the containers of items are not."""
@@ -944,6 +966,17 @@ class FlowDetail(_Named):
         """Whether cancellation, suspension and reversion of the parent do not reach the flow."""
         note = self.meta_value(PARENT)
         return isinstance(note, Mapping) and note.get("detached") is True
+
+    @property
+    def forks(self) -> tuple[Mapping[str, Any], ...]:
+        """The flows that were forked from this one, oldest first; see `FORKS`."""
+        forks = self.meta_value(FORKS)
+        return tuple(forks) if isinstance(forks, list) else ()
+
+    @property
+    def successor(self) -> str | None:
+        """UUID of the latest fork that owns results of this flow, or None."""
+        return next((fork["flow"] for fork in reversed(self.forks) if fork.get("own")), None)
 
     def was_suspended_by(self, command: FlowCommand) -> bool:
         """Return whether this command suspended the flow."""

@@ -348,7 +348,7 @@ class WorkflowRun:
             reversion.is_ordered = True
         while reversion.steps:
             step = reversion.steps.pop()
-            if step.record.state not in _TO_REVERT:
+            if step.record.state not in _TO_REVERT or step.record.is_reverted_elsewhere:
                 continue
             if not calls_revert(step):
                 step.note.reverted = self._now()

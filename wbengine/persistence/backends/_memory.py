@@ -187,33 +187,36 @@ class MemoryConnection(base.Connection):
                 records.clear()
 
     def save_logbook(self, book: models.LogBook) -> models.LogBook:
+        with self._backend.lock:
+            return self._put_book(book).copy()
+
+    def _put_book(self, book: models.LogBook) -> models.LogBook:
         store = self._backend
-        with store.lock:
-            stored_book = store.books.get(book.uuid)
-            if stored_book is None:
-                stored_book = store.books[book.uuid] = book.copy(retain_contents=False)
+        stored_book = store.books.get(book.uuid)
+        if stored_book is None:
+            stored_book = store.books[book.uuid] = book.copy(retain_contents=False)
+        else:
+            stored_book.merge(book.copy(retain_contents=False))
+        for flow in book:
+            stored_flow = store.flows.get(flow.uuid)
+            if stored_flow is None:
+                detail = flow.copy(retain_contents=False)
+                stored_flow = store.flows[flow.uuid] = StoredFlow(
+                    detail, stored_book, next(store.flow_numbers)
+                )
+            elif (
+                self._current_lease(stored_flow) is not None
+                or flow.epoch != stored_flow.detail.epoch
+            ):
+                continue
             else:
-                stored_book.merge(book.copy(retain_contents=False))
-            for flow in book:
-                stored_flow = store.flows.get(flow.uuid)
-                if stored_flow is None:
-                    detail = flow.copy(retain_contents=False)
-                    stored_flow = store.flows[flow.uuid] = StoredFlow(
-                        detail, stored_book, next(store.flow_numbers)
-                    )
-                elif (
-                    self._current_lease(stored_flow) is not None
-                    or flow.epoch != stored_flow.detail.epoch
-                ):
-                    continue
-                else:
-                    stored_flow.detail.merge(flow.copy(retain_contents=False))
-                stored_book.add(stored_flow.detail)
-                stored_flow.begin_batch()
-                self._put_atoms(stored_flow, flow)
-                for atom in flow:
-                    self._put_items(atom.uuid, atom.items or ())
-            return stored_book.copy()
+                stored_flow.detail.merge(flow.copy(retain_contents=False))
+            stored_book.add(stored_flow.detail)
+            stored_flow.begin_batch()
+            self._put_atoms(stored_flow, flow)
+            for atom in flow:
+                self._put_items(atom.uuid, atom.items or ())
+        return stored_book
 
     def save_changes(
         self,
@@ -248,6 +251,23 @@ class MemoryConnection(base.Connection):
         parent = None if end is None else self._backend.flows.get(end.parent)
         if end is not None and parent is not None:
             parent.signals.setdefault(end.signal.stored_name, end.signal)
+
+    def save_fork(
+        self,
+        fork: base.NewFork,
+        flow: models.FlowDetail,
+        atoms: Iterable[models.AtomDetail],
+        lease: _leases.Lease,
+    ) -> None:
+        with self._backend.lock:
+            original = self._flow(flow.uuid, lease)
+            self._put_book(fork.book)
+            stored_fork = self._flow(fork.flow.uuid)
+            stored_fork.outline = fork.outline
+            stored_fork.signals.update((each.stored_name, each) for each in fork.signals)
+            original.begin_batch()
+            original.detail.update(flow.copy(retain_contents=False))
+            self._put_atoms(original, atoms)
 
     def save_outline(
         self, flow_uuid: str, outline: Outline, *, lease: _leases.Lease | None = None

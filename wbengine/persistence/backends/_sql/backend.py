@@ -409,6 +409,32 @@ class SQLConnection(base.Connection):
         crashpoint("sql.after-logbook-commit")
         return written
 
+    def save_fork(
+        self,
+        fork: base.NewFork,
+        flow: models.FlowDetail,
+        atoms: Iterable[models.AtomDetail],
+        lease: _leases.Lease,
+    ) -> None:
+        new, batch = writing.NewBook(fork.book), writing.batch_of(flow, atoms)
+        outline = None if fork.outline is None else fork.outline.to_bytes()
+
+        def work(connection: sa.Connection) -> None:
+            writing.lock(connection, self._sql, flow.uuid, batch.flow, lease)
+            batch.write(connection, self._sql, lease)
+            new.put(connection, self._sql)
+            if outline is not None:
+                row = {"flow_uuid": fork.flow.uuid, "outline": outline}
+                connection.execute(self._sql.put_outline, row)
+            for signal in fork.signals:
+                writing.add_signal(connection, self._sql, fork.flow.uuid, signal)
+            writing.ensure_job(connection, self._sql, fork.flow)
+            crashpoint("sql.before-fork-commit")
+
+        crashpoint("sql.before-fork")
+        self._transact(f"Forking flow {flow.uuid}", work)
+        crashpoint("sql.after-fork-commit")
+
     def destroy_logbook(self, book_uuid: str, *, unused_only: bool = False) -> None:
         self._remove(
             f"logbook {book_uuid}",

@@ -1,0 +1,281 @@
+"""Forks of stored flows, on all kinds of stores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support import fork_flows
+from tests.support.fork_flows import EFFECTS, FAILING, flow_of, run, submit
+from wbengine import exceptions, operations, states
+from wbengine.jobs import base as jobs
+from wbengine.operations import Edits
+from wbengine.persistence import base, models
+
+from . import places
+
+
+@pytest.fixture(autouse=True)
+def clean() -> None:
+    EFFECTS.clear()
+    FAILING.clear()
+
+
+@pytest.fixture
+def board(backend: base.Backend) -> Iterator[jobs.JobBoard]:
+    with fork_flows.board_of(backend) as board:
+        yield board
+
+
+class World:
+    """A store with its board: submits, runs and forks flows."""
+
+    def __init__(self, store: base.Backend, board: jobs.JobBoard) -> None:
+        self.store = store
+        self.board = board
+
+    def flow(self, factory: Any, *failing: str, **inputs: Any) -> str:
+        """Run a flow whose tasks of these names fail; return its uuid."""
+        FAILING.update(failing)
+        uuid = submit(self.store, self.board, factory, **inputs)
+        run(self.store, self.board)
+        FAILING.clear()
+        EFFECTS.clear()
+        return uuid
+
+    def fork(self, uuid: str, start: str, **options: Any) -> str:
+        return operations.fork(self.store, uuid, start, **options).uuid
+
+    def run_fork(self, uuid: str, start: str, **options: Any) -> models.FlowDetail:
+        fork = self.fork(uuid, start, **options)
+        run(self.store, self.board, fork)
+        return flow_of(self.store, fork)
+
+
+@pytest.fixture
+def world(backend: base.Backend, board: jobs.JobBoard) -> World:
+    return World(backend, board)
+
+
+def inherited(flow: models.FlowDetail) -> set[str]:
+    return {
+        record.name.rpartition("-")[2]
+        for record in flow
+        if record.meta_value(models.INHERITED) is not None
+    }
+
+
+CARD = {"card": "a", "order": 1}
+
+
+@places.everywhere
+def test_fork_of_graph_runs_task_and_its_dependents_again(world: World) -> None:
+    uuid = world.flow(fork_flows.diamond, "D", **CARD)
+    flow = world.run_fork(uuid, "C")
+    assert EFFECTS == ["C", "D"]
+    assert flow.state == states.SUCCESS and inherited(flow) == {"A", "B", "E"}
+
+
+@places.everywhere
+def test_fork_of_workflow_repeats_no_step_before_the_start(world: World) -> None:
+    uuid = world.flow(fork_flows.order, "ship", amount=5, address="here")
+    flow = world.run_fork(uuid, "failed")
+    assert EFFECTS == ["ship"]
+    assert flow.state == states.SUCCESS and inherited(flow) == {"charge", "pack"}
+
+
+@places.everywhere
+def test_fork_and_original_refer_to_each_other(world: World) -> None:
+    uuid = world.flow(fork_flows.diamond, "D", **CARD)
+    fork = world.fork(uuid, "D", reason="fixed", by="ann")
+    (entry,) = flow_of(world.store, uuid).forks
+    assert (entry["flow"], entry["start"]) == (fork, "D")
+    flow = flow_of(world.store, fork)
+    assert flow.meta[models.FORKED_FROM] == {"flow": uuid, "start": "D"}
+    assert flow.history[-1].why == f"forked from {uuid} at D by ann: fixed"
+
+
+@places.everywhere
+def test_fork_with_new_input_uses_it_in_tasks_that_run_again(world: World) -> None:
+    uuid = world.flow(fork_flows.order, "ship", amount=5, address="here")
+    flow = world.run_fork(uuid, "ship", edits=Edits({"address": "there"}))
+    (shipped,) = [record for record in flow if record.name.endswith("ship")]
+    assert shipped.results == "ship 1 to there"
+
+
+@places.everywhere
+def test_fork_with_new_result_of_inherited_task_provides_it(world: World) -> None:
+    uuid = world.flow(fork_flows.diamond, "D", **CARD)
+    flow = world.run_fork(uuid, "D", edits=Edits({}, {"B": "other"}))
+    assert EFFECTS == ["D"]
+    assert {record.results for record in flow if record.name == "B"} == {"other"}
+
+
+@pytest.mark.parametrize(
+    ("start", "edits", "text"),
+    [
+        ("D", Edits({"card": "b"}), "Input 'card' .* task 'C' has used it"),
+        ("D", Edits({}, {"A": "b"}), "Result of task 'A' .* 'B' has used it"),
+        ("D", Edits({"crad": "b"}), r"no input 'crad'\. Did you mean|did you mean 'card'"),
+        ("D", Edits({}, {"BB": 1}), "no task 'BB'"),
+    ],
+)
+def test_fork_refuses_values_that_inherited_tasks_have_used(
+    world: World, start: str, edits: Edits, text: str
+) -> None:
+    uuid = world.flow(fork_flows.diamond, "D", **CARD)
+    with pytest.raises((exceptions.InvalidState, exceptions.NotFound), match=text) as caught:
+        world.fork(uuid, start, edits=edits)
+    assert "fork" not in str(caught.value) and flow_of(world.store, uuid).forks == ()
+
+
+@pytest.mark.parametrize("edits", [Edits({"amount": 6}), Edits({}, {"charge": "other"})])
+def test_fork_refuses_values_that_inherited_steps_have_used(world: World, edits: Edits) -> None:
+    uuid = world.flow(fork_flows.order, "ship", amount=5, address="here")
+    with pytest.raises(exceptions.InvalidState, match="an inherited step|a recorded step"):
+        world.fork(uuid, "ship", edits=edits)
+
+
+def test_fork_with_new_result_of_inherited_step_continues_with_it(world: World) -> None:
+    uuid = world.flow(fork_flows.order, "ship", amount=5, address="here")
+    flow = world.run_fork(uuid, "pack", edits=Edits({}, {"charge": "paid by hand"}))
+    assert EFFECTS == ["pack", "ship"] and flow.state == states.SUCCESS
+
+
+@places.everywhere
+def test_failed_fork_reverts_only_what_it_did(world: World) -> None:
+    uuid = world.flow(fork_flows.diamond, "D", **CARD)
+    FAILING.add("D")
+    fork = world.fork(uuid, "C")
+    run(world.store, world.board, fork, never_resolve=False)
+    flow = flow_of(world.store, fork)
+    assert EFFECTS == ["C", "D", "undo D", "undo C"]
+    assert flow.state == states.REVERTED
+    assert {record.name: record.state for record in flow if record.name == "A"} == {
+        "A": states.SUCCESS
+    }
+
+
+@places.everywhere
+def test_failed_fork_of_workflow_reverts_only_its_own_steps(world: World) -> None:
+    uuid = world.flow(fork_flows.order, "ship", amount=5, address="here")
+    FAILING.add("ship")
+    fork = world.fork(uuid, "pack")
+    run(world.store, world.board, fork, never_resolve=False)
+    assert EFFECTS == ["pack", "ship", "undo pack"]
+    assert flow_of(world.store, fork).state == states.REVERTED
+
+
+def test_reverted_fork_keeps_inherited_results_when_it_is_retried(world: World) -> None:
+    uuid = world.flow(fork_flows.diamond, "D", **CARD)
+    FAILING.add("D")
+    fork = world.fork(uuid, "C")
+    run(world.store, world.board, fork, never_resolve=False)
+    FAILING.clear()
+    EFFECTS.clear()
+    operations.request(world.store, fork, "retry")
+    run(world.store, world.board, fork)
+    assert EFFECTS == ["C", "D"] and flow_of(world.store, fork).state == states.SUCCESS
+
+
+def test_task_without_result_runs_again_with_its_dependents(world: World) -> None:
+    uuid = world.flow(fork_flows.diamond, "B", **CARD)
+    world.run_fork(uuid, "E")
+    assert sorted(EFFECTS) == ["B", "D", "E"]
+
+
+def test_retry_scope_runs_again_as_a_whole(world: World) -> None:
+    uuid = world.flow(fork_flows.retried)
+    flow = world.run_fork(uuid, "C")
+    assert EFFECTS == ["B", "C", "D"] and flow.state == states.SUCCESS
+    assert inherited(flow) == {"A"}
+
+
+def test_ignored_tasks_stay_ignored_in_forks(world: World) -> None:
+    uuid = world.flow(fork_flows.ignoring)
+    flow = world.run_fork(uuid, "D")
+    assert EFFECTS == ["D"] and flow.state == states.SUCCESS
+
+
+def test_fork_of_reverted_flow_inherits_nothing(world: World) -> None:
+    FAILING.add("D")
+    uuid = submit(world.store, world.board, fork_flows.diamond, **CARD)
+    run(world.store, world.board, never_resolve=False)
+    EFFECTS.clear()
+    FAILING.clear()
+    flow = world.run_fork(uuid, "D")
+    assert sorted(EFFECTS) == ["A", "B", "C", "D", "E"] and inherited(flow) == set()
+
+
+def test_fork_of_fork_inherits_through_both(world: World) -> None:
+    uuid = world.flow(fork_flows.order, "ship", amount=5, address="here")
+    FAILING.add("ship")
+    first = world.run_fork(uuid, "pack")
+    FAILING.clear()
+    EFFECTS.clear()
+    second = world.run_fork(first.uuid, "failed")
+    assert EFFECTS == ["ship"] and inherited(second) == {"charge", "pack"}
+    owners = {
+        record.name.rpartition("-")[2]: record.meta_value(models.REVERTED_BY)
+        for record in second
+        if record.is_step
+    }
+    assert owners == {"charge": uuid, "pack": first.uuid, "ship": None}
+
+
+@places.everywhere
+def test_fork_inherits_received_signals_and_no_later_ones(world: World) -> None:
+    store, board = world.store, world.board
+    uuid = submit(store, board, fork_flows.approved)
+    operations.signal(store, uuid, "approval", "one")
+    operations.signal(store, uuid, "approval", "two")
+    run(store, board)
+    EFFECTS.clear()
+    fork = world.fork(uuid, "2")
+    with store.get_connection() as connection:
+        assert [each.number for each in connection.signals([fork])[fork]] == [1]
+    operations.signal(store, fork, "approval", "new")
+    run(store, board, fork)
+    flow = flow_of(store, fork)
+    (workflow,) = [record for record in flow if record.meta_value(models.WORKFLOW)]
+    assert workflow.results == ["one", "new"] and EFFECTS == ["ship"]
+
+
+@pytest.mark.parametrize(
+    ("start", "error", "text"),
+    [
+        ("shipp", exceptions.NotFound, "no task or step 'shipp'.*did you mean 'ship'"),
+        ("9", exceptions.NotFound, "no task or step '9'"),
+        ("failed", exceptions.NotFound, "has no failed task or step"),
+    ],
+)
+def test_fork_from_unknown_start_is_refused(
+    world: World, start: str, error: type[Exception], text: str
+) -> None:
+    uuid = world.flow(fork_flows.order, amount=5, address="here")
+    with pytest.raises(error, match=text):
+        world.fork(uuid, start)
+
+
+def test_fork_from_name_of_several_steps_lists_them(world: World) -> None:
+    uuid = world.flow(fork_flows.looped)
+    with pytest.raises(exceptions.MultipleChoices, match="name one of 0-charge, 1-charge, 2"):
+        world.fork(uuid, "charge")
+    world.run_fork(uuid, "1-charge")
+    assert EFFECTS == ["charge", "charge"]
+
+
+@places.everywhere
+def test_fork_of_flow_with_pending_request_is_refused(world: World) -> None:
+    uuid = world.flow(fork_flows.diamond, "D", **CARD)
+    operations.request(world.store, uuid, "retry")
+    with pytest.raises(exceptions.InvalidState, match="pending request"):
+        world.fork(uuid, "D")
+
+
+def test_fork_of_flow_that_has_not_ended_is_refused(world: World) -> None:
+    uuid = submit(world.store, world.board, fork_flows.diamond, **CARD)
+    with pytest.raises(exceptions.InvalidState, match="is in PENDING: only a flow that has ended"):
+        world.fork(uuid, "D")

@@ -1,0 +1,174 @@
+"""Flows to fork, whose tasks record their effects in this process."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from tests.support import conducted
+from tests.support.waiting import until
+from wbengine import engines, retry, steps, task
+from wbengine.conductors import backends as conductors
+from wbengine.jobs import backends as boards
+from wbengine.jobs import base as jobs
+from wbengine.patterns import graph_flow, linear_flow
+from wbengine.persistence import base, models
+from wbengine.persistence.backends import _sql
+
+EFFECTS: list[str] = []
+#: Names of the tasks and steps that fail.
+FAILING: set[str] = set()
+
+
+class Step(task.Task):
+    """A task that records its execution and its reversion."""
+
+    def execute(self, **values: Any) -> str:
+        return _execute(self.name)
+
+    def revert(self, **_: Any) -> None:
+        _revert(self.name)
+
+
+def _execute(name: str) -> str:
+    EFFECTS.append(name)
+    if name in FAILING:
+        raise ValueError(f"{name} fails")
+    return f"{name} {EFFECTS.count(name)}"
+
+
+def _revert(name: str) -> None:
+    EFFECTS.append(f"undo {name}")
+    if f"undo {name}" in FAILING:
+        raise ValueError(f"undo {name} fails")
+
+
+def diamond() -> graph_flow.Flow:
+    """A -> (B, C) -> D, and E beside them."""
+    flow = graph_flow.Flow("diamond")
+    a = Step("A", provides="a")
+    b = Step("B", provides="b", requires=("a",))
+    c = Step("C", provides="c", requires=("a", "card"))
+    d = Step("D", provides="d", requires=("b", "c"))
+    return flow.add(a, b, c, d, Step("E", provides="e", requires=("order",)))
+
+
+def retried() -> linear_flow.Flow:
+    """A, then B and C under a retry controller, then D."""
+    inner = linear_flow.Flow("inner", retry.Times(2, name="again")).add(Step("B"), Step("C"))
+    return linear_flow.Flow("retried").add(Step("A"), inner, Step("D"))
+
+
+def ignoring() -> graph_flow.Flow:
+    """A -> B -> C, where B is ignored by a decider, and D follows A."""
+    flow = graph_flow.Flow("ignoring")
+    a, b, c, d = Step("A"), Step("B"), Step("C"), Step("D")
+    flow.add(a, b, c, d)
+    flow.link(a, b, decider=lambda history: False)
+    flow.link(b, c)
+    return flow.link(a, d)
+
+
+def wide() -> graph_flow.Flow:
+    """10,000 tasks in chains of ten."""
+    flow = graph_flow.Flow("wide")
+    for chain in range(1000):
+        names = [f"{chain}.{number}" for number in range(10)]
+        flow.add(*(Quiet(name, provides=name) for name in names))
+    return flow
+
+
+class Quiet(task.Task):
+    def execute(self) -> int:
+        return 1
+
+    def revert(self, **_: Any) -> None:
+        pass
+
+
+@task.task(name="charge")
+def charge(amount: int) -> str:
+    return f"{_execute('charge')} of {amount}"
+
+
+@charge.revert
+def _undo_charge(amount: int, result: Any) -> None:
+    _revert("charge")
+
+
+@task.task(name="pack")
+def pack(paid: str) -> str:
+    return _execute("pack")
+
+
+@pack.revert
+def _undo_pack(paid: str, result: Any) -> None:
+    _revert("pack")
+
+
+@task.task(name="ship")
+def ship(address: str) -> str:
+    return f"{_execute('ship')} to {address}"
+
+
+@ship.revert
+def _undo_ship(address: str, result: Any) -> None:
+    _revert("ship")
+
+
+@task.workflow
+def order(run: steps.Steps, amount: int, address: str) -> str:
+    paid = run.run(charge, amount)
+    run.run(pack, paid)
+    return run.run(ship, address)
+
+
+@task.workflow
+def approved(run: steps.Steps) -> list[Any]:
+    first = run.wait_for("approval")
+    run.run(pack, str(first))
+    second = run.wait_for("approval")
+    run.run(ship, str(second))
+    return [first, second]
+
+
+@task.workflow
+def looped(run: steps.Steps) -> int:
+    for number in range(3):
+        run.run(charge, number)
+    return 3
+
+
+@contextlib.contextmanager
+def board_of(store: base.Backend) -> Iterator[jobs.JobBoard]:
+    """A board in the store, or for a store that is no database, in memory."""
+    kind = "sql" if isinstance(store, _sql.SQLBackend) else "memory"
+    with boards.backend("forks", kind, persistence=store) as board:
+        yield board
+
+
+def submit(store: base.Backend, board: jobs.JobBoard, flow: Any, **inputs: Any) -> str:
+    return engines.submit(flow, backend=store, board=board, inputs=inputs).id
+
+
+def run(store: base.Backend, board: jobs.JobBoard, *uuids: str, **options: Any) -> None:
+    """Run conductors until the job board has no job."""
+    for uuid in uuids:
+        with contextlib.closing(store.get_connection()) as connection:
+            flow = connection.get_flow_details(uuid, lazy=True)
+        if not isinstance(store, _sql.SQLBackend):
+            # `ConductorService` posts missing jobs of separate boards.
+            book = models.LogBook(flow.name)
+            board.post(flow.name, book, {"flow_uuid": uuid})
+    options = {"never_resolve": True, **options}
+    conductor = conductors.fetch(
+        "nonblocking", "c", board, persistence=store, engine_options=options
+    )
+    with conducted.running(conductor):
+        until(lambda: board.job_count == 0)
+
+
+def flow_of(store: base.Backend, uuid: str) -> models.FlowDetail:
+    with contextlib.closing(store.get_connection()) as connection:
+        return connection.get_flow_details(uuid)
