@@ -48,7 +48,14 @@ from wbengine.engines import (
 )
 from wbengine.engines import _compilation as compilation_module
 from wbengine.engines import _option_table as options_module
-from wbengine.persistence import _commands, _history, _lease_renewer, _sealed_fields, models
+from wbengine.persistence import (
+    _commands,
+    _history,
+    _lease_renewer,
+    _living_forks,
+    _sealed_fields,
+    models,
+)
 from wbengine.persistence import base as persistence
 from wbengine.types import _references
 from wbengine.types import notifier as notifier_module
@@ -366,6 +373,7 @@ class Engine(abc.ABC):
         refusal = _commands.refusal(command.what, storage.flow_uuid, state)
         if command.what == _commands.REVERT:
             refusal = self._refusal_to_revert(state)
+        refusal = refusal or self._fork_refusal(command.what)
         if refusal is None and command.what == _commands.RETRY:
             try:
                 nodes = _preparation.nodes_to_retry(plan, storage)
@@ -396,6 +404,14 @@ class Engine(abc.ABC):
             LOG.warning("Flow %r is not %s: %s", storage.flow_name, command.describe(), refusal)
             if state in states.FLOW_ENDED or storage.flow_detail.is_suspended_by_command:
                 raise _ownership.StateRefused(refusal)
+
+    def _fork_refusal(self, what: str) -> str | None:
+        """Return why the flow must not run because of its forks, or None."""
+        backend, flow = self._storage.backend, self._storage.flow_detail
+        if backend is None or not flow.forks:
+            return None
+        with contextlib.closing(backend.get_connection()) as connection:
+            return _living_forks.refusal(connection, flow, what)
 
     def _store_defaults(self) -> None:
         """Add the defaults of workflows to the inputs of a new flow, so that they do not change."""
@@ -1261,7 +1277,7 @@ class Engine(abc.ABC):
         self._change("reverted", lambda: self._begin_revert(reason, reason), self._check_reverts)
 
     def _check_reverts(self, state: str) -> None:
-        refusal = self._refusal_to_revert(state)
+        refusal = self._refusal_to_revert(state) or self._fork_refusal(_commands.REVERT)
         if refusal is not None:
             raise _ownership.StateRefused(refusal)
 
@@ -1282,7 +1298,11 @@ class Engine(abc.ABC):
         """
         lifecycle, plan = self._make_lifecycle(_do_nothing), self._compiled("reverted").plan
         lifecycle.retry_reverts()
-        scheduler = scheduler_module.Scheduler(plan, _preparation.saved_states(self._storage))
+        scheduler = scheduler_module.Scheduler(
+            plan,
+            _preparation.saved_states(self._storage),
+            _preparation.kept_nodes(self._storage),
+        )
         scheduler.start()
         has_failed = bool(scheduler.unresolved())
         intentions = scheduler.apply(retry_decisions.everything(plan))

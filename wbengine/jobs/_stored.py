@@ -640,9 +640,12 @@ def note_submitted(meta: dict[str, Any], board: BaseStoredJobBoard, place: _plac
 
 
 def submitted(flow: models.FlowDetail, board: base.JobBoard) -> _places.Place | None:
-    """Return the place of the job of a flow that was submitted to this board, or None."""
+    """Return the place of the job of a flow that was submitted to this board, or None.
+
+    A fork that is held gets no job yet.
+    """
     note = flow.meta_value(models.SUBMITTED)
-    if not isinstance(note, Mapping) or not isinstance(board, BaseStoredJobBoard):
+    if flow.is_held or not isinstance(note, Mapping) or not isinstance(board, BaseStoredJobBoard):
         return None
     return _places.Place.from_dict(note) if board.is_noted(note) else None
 

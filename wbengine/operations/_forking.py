@@ -12,7 +12,7 @@ from wbengine._payloads import checking
 from wbengine._security import keys
 from wbengine.engines import _loading
 from wbengine.operations import _backends, _changing
-from wbengine.persistence import _forks, _macs, _trees, base, models
+from wbengine.persistence import _commands, _forks, _living_forks, _macs, _trees, base, models
 from wbengine.persistence._edits import Edits
 from wbengine.types import codec
 from wbengine.types._outline import ANY_SIGNAL
@@ -42,6 +42,7 @@ def fork(
     *,
     edits: Edits | None = None,
     own: bool = False,
+    undo: bool = False,
     reason: str | None = None,
     by: str | None = None,
 ) -> Fork:
@@ -56,6 +57,8 @@ def fork(
     :param edits: inputs and inherited results to replace. This calls the factory of the flow.
     :param own: whether the fork reverts the inherited results from now on, and the original flow
         does not any more.
+    :param undo: revert first what the original flow did after the start. The fork starts when the
+        original flow is reverted. It owns the inherited results, and gets the unique keys.
     :param reason: stored with both flows. `by` is the sender.
     :raises NotFound: if there is no such flow, task, step or input.
     :raises MultipleChoices: if several steps have the name.
@@ -76,6 +79,15 @@ def fork(
             stack.enter_context(codec.copying(unknown_only=True))
             detail = connection.get_flow_details(uuid)
         _check(detail)
+        own = own or undo
+        if own and (refusal := _living_forks.refusal(connection, detail, _commands.REVERT)):
+            raise exceptions.InvalidState(refusal)
+        revert: _commands.FlowCommand | None = None
+        if undo and detail.state != states.REVERTED:
+            revert = _commands.FlowCommand(_commands.REVERT, reason, by, time.time())
+            refusal = _commands.refusal(_commands.REVERT, uuid, detail.state)
+            if refusal is not None:
+                raise exceptions.InvalidState(refusal)
         outline = connection.get_outline(uuid)
         if outline is None:
             raise exceptions.InvalidState(f"Flow {uuid} has never run: there is nothing to inherit")
@@ -100,6 +112,8 @@ def fork(
         now = time.time()
         text = _reason(f"forked from {uuid} at {point.text}", reason, by)
         new.enter(states.PENDING, now, text)
+        if revert is not None:
+            new.meta[models.HELD] = True
         noted = {"flow": new.uuid, "start": point.text, "at": now, "own": own}
         detail.meta[models.FORKS] = [*detail.forks, noted]
         changed = []
@@ -111,7 +125,7 @@ def fork(
         book = models.LogBook(new.name)
         book.meta[models.MADE_BY] = "wbengine"
         book.add(new)
-        forked = base.NewFork(book, new, outline, signals)
+        forked = base.NewFork(book, new, outline, signals, moves_keys=undo, revert=revert)
         connection.save_fork(forked, detail, changed, lease)
     return Fork(new.uuid, point.text, len(copied.sources))
 

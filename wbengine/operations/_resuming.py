@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from wbengine import engines, exceptions, states
 from wbengine._introspection import object_names
 from wbengine.engines import _flow_factories, _ownership
-from wbengine.persistence import _commands, base, models
+from wbengine.persistence import _commands, _living_forks, base, models
 from wbengine.persistence.models import ENGINE
+from wbengine.types import codec
 
 if TYPE_CHECKING:
     from wbengine.engines import base as engines_base
@@ -118,7 +119,7 @@ def retry(
     # A reverted flow starts from the beginning anyway.
     if edits or reason or loaded.storage.get_flow_state() != states.REVERTED:
         loaded.prepare()
-        loaded.check_state = functools.partial(_check, uuid, RESUME)
+        loaded.check_state = functools.partial(_check, backend, uuid, RESUME)
         loaded.reset(failed_only=True, edits=edits, reason=reason)
     return loaded
 
@@ -176,7 +177,7 @@ def plan(backend: base.Backend, uuid: str, operation: str) -> Plan:
     with contextlib.closing(backend.get_connection()) as connection:
         detail = engines.read_flow_detail(connection, uuid)
         outline = connection.get_outline(uuid)
-    _check(uuid, operation, detail.state)
+    _check(backend, uuid, operation, detail.state)
     atoms = [atom for atom in detail if atom.name != models.INJECTOR and not atom.is_step]
     names = [node.name for node in outline.nodes if node.kind != "flow"] if outline else []
     order = {name: index for index, name in enumerate(names)}
@@ -202,8 +203,13 @@ def plan(backend: base.Backend, uuid: str, operation: str) -> Plan:
     )
 
 
-def _check(uuid: str, operation: str, state: str | None) -> None:
+def _check(backend: base.Backend, uuid: str, operation: str, state: str | None) -> None:
     reason = _commands.refusal(operation, uuid, state)
+    if reason is None:
+        with contextlib.closing(backend.get_connection()) as connection:
+            with codec.unknown_classes_as_text():
+                detail = connection.get_flow_details(uuid, lazy=True)
+            reason = _living_forks.refusal(connection, detail, operation)
     if reason is not None:
         raise _ownership.StateRefused(reason)
 
@@ -244,7 +250,7 @@ def _load_engine(
     """Load a flow for an operation; the engine checks the state again when it has the lease."""
     with contextlib.closing(backend.get_connection()) as connection:
         detail = engines.read_flow_detail(connection, uuid)
-    _check(uuid, operation, detail.state)
+    _check(backend, uuid, operation, detail.state)
     loaded = engines.load_from_detail(
         detail, backend=backend, engine=engine or _kind(detail), **options
     )
@@ -254,5 +260,5 @@ def _load_engine(
             f"Flow {uuid} last ran with the broker {previous}: use this broker, or name the engine"
             f" ({_kind(detail)}) to use another one"
         )
-    loaded.check_state = functools.partial(_check, uuid, operation)
+    loaded.check_state = functools.partial(_check, backend, uuid, operation)
     return loaded

@@ -142,6 +142,7 @@ def accepted(
     *,
     is_cancelled: bool,
     stored: FlowCommand | None,
+    used_by_fork: str | None = None,
 ) -> FlowCommand | None:
     """Return the command of a flow after it received `command`; None: no command.
 
@@ -153,9 +154,12 @@ def accepted(
     :param state: the stored state of the flow.
     :param is_cancelled: whether the stored record of the flow contains a cancellation.
     :param stored: the present command of the flow.
+    :param used_by_fork: why the flow must not run because of its forks (`_living_forks`), or None.
     :raises InvalidState: with the reason for which the flow cannot be changed in this way.
     """
     has_ended = state in states.FLOW_ENDED
+    if used_by_fork is not None:
+        raise exceptions.InvalidState(used_by_fork)
     if command.reruns_flow:
         reason = refusal(command.what, flow_uuid, state)
         if reason is not None:

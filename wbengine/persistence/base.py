@@ -71,12 +71,16 @@ class NewFork(NamedTuple):
     :ivar book: its logbook, which contains only this flow.
     :ivar outline: its structure, that of the original flow.
     :ivar signals: the signals that it has received already.
+    :ivar moves_keys: whether it gets the unique keys of the original flow.
+    :ivar revert: a command to revert the original flow, or None.
     """
 
     book: models.LogBook
     flow: models.FlowDetail
     outline: Outline | None
     signals: Sequence[Signal]
+    moves_keys: bool = False
+    revert: FlowCommand | None = None
 
 
 class Backend(abc.ABC):
@@ -464,13 +468,18 @@ class Connection(abc.ABC):
     ) -> None:
         """Store a new flow, and changes of the flow from which it was forked, in one step.
 
-        A fork that was submitted to a board in this store also gets its job.
+        A fork that was submitted to a board in this store also gets its job, unless it is held
+        until the original flow is reverted.
 
         :param flow: the original flow, of which only its own row is written, and `atoms`.
         :param lease: the lease of the original flow.
         :raises LeaseLost: if the lease is no longer valid; then nothing is stored.
         :raises NotEncodable: if a value cannot be encoded; then nothing is stored.
         """
+
+    @abc.abstractmethod
+    def release_fork(self, flow_uuid: str) -> bool:
+        """Let conductors run a fork that was held. Return False if it is not held, or deleted."""
 
     @abc.abstractmethod
     def acquire_lease(

@@ -49,6 +49,7 @@ __all__ = [
     "CHILD",
     "DEADLINE_EXCEEDED",
     "GIVEN_UP_KEYS",
+    "HELD",
     "ENGINE",
     "LOG_LEVEL",
     "FACTORY",
@@ -149,6 +150,8 @@ FORKED_FROM: Final = "forked_from"
 #: Key in the `meta` of a flow: its forks, each with its uuid ("flow"), the task or step ("start"),
 #: and whether it owns the results that it inherited ("own").
 FORKS: Final = "forks"
+#: Key in the `meta` of a fork that starts after the original flow is reverted: True.
+HELD: Final = "held"
 #: Key in the `meta` of an atom or step of a fork: uuids of the flow and the record whose result it
 #: inherited.
 INHERITED: Final = "inherited"
@@ -972,6 +975,11 @@ class FlowDetail(_Named):
         """The flows that were forked from this one, oldest first; see `FORKS`."""
         forks = self.meta_value(FORKS)
         return tuple(forks) if isinstance(forks, list) else ()
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the flow is a fork that starts after the original flow is reverted."""
+        return self.meta_value(HELD) is not None
 
     @property
     def successor(self) -> str | None:

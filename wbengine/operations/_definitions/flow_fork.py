@@ -44,6 +44,14 @@ _Own = Annotated[
         {"type": "boolean"},
     ),
 ]
+_Undo = Annotated[
+    bool,
+    op.Parameter(
+        "The original flow first reverts what it did after this point; then the fork starts. It"
+        " owns the inherited results.",
+        {"type": "boolean"},
+    ),
+]
 
 
 @op.operation(
@@ -76,6 +84,7 @@ def fork(
     inputs: _Inputs = None,
     results: _Results = None,
     own: _Own = False,
+    undo: _Undo = False,
     reason: op.Reason = None,
 ) -> dict[str, Any]:
     """Run a submitted flow again from a task or step, in a new flow.
@@ -85,7 +94,14 @@ def fork(
     """
     edits = Edits(dict(inputs or {}), dict(results or {}))
     forked = _forking.fork(
-        scope.backend, flow, start, edits=edits or None, own=own, reason=reason, by=scope.by
+        scope.backend,
+        flow,
+        start,
+        edits=edits or None,
+        own=own,
+        undo=undo,
+        reason=reason,
+        by=scope.by,
     )
     return {
         "uuid": flow,

@@ -14,7 +14,16 @@ from typing import Any, ClassVar, Final, TypeVar
 from wbengine import exceptions, states
 from wbengine._concurrency import clocks
 from wbengine._configuration import named_options
-from wbengine.persistence import _bulk, _changes, _child_ends, _leases, _listing, base, models
+from wbengine.persistence import (
+    _bulk,
+    _changes,
+    _child_ends,
+    _leases,
+    _listing,
+    _living_forks,
+    base,
+    models,
+)
 from wbengine.persistence import _commands as commands
 from wbengine.persistence._access_keys import AccessKey
 from wbengine.persistence._codes import Code
@@ -268,6 +277,19 @@ class MemoryConnection(base.Connection):
             original.begin_batch()
             original.detail.update(flow.copy(retain_contents=False))
             self._put_atoms(original, atoms)
+            if fork.revert is not None:
+                original.command = commands.accepted(
+                    fork.revert,
+                    flow.uuid,
+                    flow.state,
+                    is_cancelled=flow.is_cancelled,
+                    stored=original.command,
+                )
+
+    def release_fork(self, flow_uuid: str) -> bool:
+        with self._backend.lock:
+            flow = self._backend.flows.get(flow_uuid)
+            return flow is not None and flow.detail.meta.pop(models.HELD, None) is not None
 
     def save_outline(
         self, flow_uuid: str, outline: Outline, *, lease: _leases.Lease | None = None
@@ -498,6 +520,9 @@ class MemoryConnection(base.Connection):
             return self._current_lease(self._flow(flow_uuid))
 
     def put_command(self, flow_uuid: str, command: base.FlowCommand) -> base.FlowCommand | None:
+        used_by_fork = _living_forks.refusal(
+            self, self.get_flow_details(flow_uuid, lazy=True), command.what
+        )
         with self._backend.lock:
             flow = self._flow(flow_uuid)
             flow.command = commands.accepted(
@@ -506,6 +531,7 @@ class MemoryConnection(base.Connection):
                 flow.detail.state,
                 is_cancelled=flow.detail.is_cancelled,
                 stored=flow.command,
+                used_by_fork=used_by_fork,
             )
             return flow.command
 

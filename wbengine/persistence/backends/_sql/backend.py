@@ -21,6 +21,7 @@ from wbengine.persistence import (
     _access_keys,
     _child_ends,
     _leases,
+    _living_forks,
     _sealed_fields,
     _trees,
     base,
@@ -429,11 +430,35 @@ class SQLConnection(base.Connection):
             for signal in fork.signals:
                 writing.add_signal(connection, self._sql, fork.flow.uuid, signal)
             writing.ensure_job(connection, self._sql, fork.flow)
+            if fork.moves_keys:
+                moved = {"flow_uuid": fork.flow.uuid, "old_uuid": flow.uuid}
+                connection.execute(self._sql.move_keys, moved)
+            if fork.revert is not None:
+                SQLConnection(self._backend, connection).put_command(flow.uuid, fork.revert)
             crashpoint("sql.before-fork-commit")
 
         crashpoint("sql.before-fork")
         self._transact(f"Forking flow {flow.uuid}", work)
         crashpoint("sql.after-fork-commit")
+
+    def release_fork(self, flow_uuid: str) -> bool:
+        def work(connection: sa.Connection) -> bool:
+            row = reading.first(connection, self._sql.flow_for_update, flow_uuid=flow_uuid)
+            if row is None:
+                return False
+            flow: models.FlowDetail = rows.FLOW.record(_trees.FLOW, row, flow_uuid)
+            if flow.meta.pop(models.HELD, None) is None:
+                return False
+            batch = writing.batch_of(flow, ())
+            writing.lock(connection, self._sql, flow_uuid, batch.flow, None)
+            writing.ensure_job(connection, self._sql, flow)
+            crashpoint("sql.before-release-commit")
+            return True
+
+        crashpoint("sql.before-release")
+        is_released: bool = self._transact(f"Releasing flow {flow_uuid}", work, idempotent=True)
+        crashpoint("sql.after-release-commit")
+        return is_released
 
     def destroy_logbook(self, book_uuid: str, *, unused_only: bool = False) -> None:
         self._remove(
@@ -648,6 +673,9 @@ class SQLConnection(base.Connection):
                 flow.state,
                 is_cancelled=flow.is_cancelled,
                 stored=rows.command_of(row["wish"]),
+                used_by_fork=_living_forks.refusal(
+                    SQLConnection(self._backend, connection), flow, command.what
+                ),
             )
             text = rows.command_text(result)
             connection.execute(self._sql.put_command, {"flow_uuid": flow_uuid, "wish": text})

@@ -69,6 +69,9 @@ class Statements:
             f"UPDATE {_KEYS} SET flow_uuid = :flow_uuid, digest = :digest,"
             f" expires = {now} + :seconds WHERE name = :name"
         )
+        self.move_keys = sa.text(
+            f"UPDATE {_KEYS} SET flow_uuid = :flow_uuid WHERE flow_uuid = :old_uuid"
+        )
         self.prolong_key = sa.text(
             f"UPDATE {_KEYS} SET expires = {now} + :seconds WHERE name = :name"
         )

@@ -387,7 +387,7 @@ def ensure_job(connection: sa.Connection, statements: Statements, flow: models.F
     If its run is over, a claim on the job ends, because its owner is about to delete the job.
     """
     note = flow.meta_value(models.SUBMITTED)
-    if not isinstance(note, Mapping) or "namespace" not in note or "at" in note:
+    if not isinstance(note, Mapping) or "namespace" not in note or "at" in note or flow.is_held:
         return
     ends_claim = flow.state in states.FLOW_ENDED or flow.is_suspended_by_command
     parameters = {"flow_uuid": flow.uuid, "ends_claim": int(ends_claim)}

@@ -1,0 +1,55 @@
+"""Forks that have not ended: the flows whose results they use must not be reverted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from wbengine import exceptions, states
+from wbengine.persistence import _commands, models
+from wbengine.types import codec
+
+if TYPE_CHECKING:
+    from wbengine.persistence import base
+
+__all__ = ["refusal"]
+
+
+def refusal(connection: base.Connection, flow: models.FlowDetail, what: str) -> str | None:
+    """Return why a flow must not run again because of its forks, or None.
+
+    Each run of a flow may end with its reversion. A fork that owns what it inherited does not use
+    results of the flow any more, but its own forks may. The flow can then only be reverted.
+
+    :param what: one of `_commands.COMMANDS`.
+    """
+    if not flow.forks or what == _commands.SUSPEND:
+        return None
+    if flow.successor is not None and what in (_commands.RESUME, _commands.RETRY):
+        return (
+            f"Flow {flow.uuid} was superseded by its fork {flow.successor}, which owns its results"
+        )
+    with codec.unknown_classes_as_text():
+        living = _living(connection, flow, is_first=True)
+    if living is None:
+        return None
+    return (
+        f"Flow {flow.uuid} cannot run again or be reverted: its fork {living}, which has not ended,"
+        " uses its results. Wait for the end of the fork, or cancel it"
+    )
+
+
+def _living(connection: base.Connection, flow: models.FlowDetail, *, is_first: bool) -> str | None:
+    for entry in flow.forks:
+        uuid = entry["flow"]
+        try:
+            fork = connection.get_flow_details(uuid, lazy=True)
+        except exceptions.NotFound:  # It was deleted.
+            continue
+        request = connection.commands([uuid]).get(uuid)
+        has_ended = fork.state in states.FLOW_ENDED and not (request and request.reruns_flow)
+        if not (has_ended or (is_first and entry.get("own"))):
+            return str(uuid)
+        nested = _living(connection, fork, is_first=False)
+        if nested is not None:
+            return nested
+    return None
