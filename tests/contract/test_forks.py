@@ -101,7 +101,7 @@ def test_fork_and_original_refer_to_each_other(world: World) -> None:
     (entry,) = flow_of(world.store, uuid).forks
     assert (entry["flow"], entry["start"]) == (fork, "D")
     flow = flow_of(world.store, fork)
-    assert flow.meta[models.FORKED_FROM] == {"flow": uuid, "start": "D"}
+    assert flow.meta[models.FORKED_FROM] == {"flow": uuid, "start": "D", "own": False}
     assert flow.history[-1].why == f"forked from {uuid} at D by ann: fixed"
 
 

@@ -16,7 +16,7 @@ from wbengine.views import _formatting, _json_values
 if TYPE_CHECKING:
     from wbengine._cli.output import Printer
     from wbengine.views._flow_list import RowView
-    from wbengine.views.flow_status import FlowView
+    from wbengine.views.flow_status import FlowView, ForkView
 
 __all__ = ["command"]
 
@@ -128,6 +128,9 @@ def _head(printer: Printer, view: FlowView) -> None:
         ("fair key", view.fair_key),
         ("parent", view.parent),
         ("children", view.children_text),
+        ("forked from", None if view.forked_from is None else _fork(view.forked_from)),
+        ("forks", ", ".join(map(_fork, view.forks)) or None),
+        ("superseded by", view.superseded_by),
         ("owner", view.owner),
         ("created", _formatting.iso(view.created)),
         ("started", _formatting.iso(view.started)),
@@ -140,6 +143,10 @@ def _head(printer: Printer, view: FlowView) -> None:
         ("error", None if view.failures else view.error),
     ]
     printer.pairs((name, value) for name, value in rows if value is not None)
+
+
+def _fork(fork: ForkView) -> str:
+    return f"{fork.flow} at {fork.start}"
 
 
 def _tree(printer: Printer, view: FlowView) -> None:

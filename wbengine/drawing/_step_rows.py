@@ -67,6 +67,8 @@ def _parts(step: StepView) -> Iterator[str]:
     yield f"{step.position} {step.name}"
     if step.waiting is None and step.shown_state not in _STATES_WITHOUT_WORD:
         yield _styles.word(step.shown_state)
+    if step.inherited is not None:
+        yield "inherited"
     if step.executions > 1:
         yield f"attempt {step.executions}"
     if step.elapsed is not None:

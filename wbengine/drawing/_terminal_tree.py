@@ -554,6 +554,8 @@ class FlowTree(Source):
         return None if atom is None else atom.steps
 
     def _facts(self, atom: AtomView, now: float) -> Iterator[str]:
+        if atom.inherited is not None:
+            yield "inherited"
         if _formatting.nth(atom) > 1:
             yield f"attempt {_formatting.nth(atom)}"
         if atom.state in RUNNING_STATES and atom.started is not None:

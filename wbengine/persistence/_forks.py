@@ -120,11 +120,15 @@ def start_of(
     """Return the start that a user names.
 
     :param text: `failed`, or the name of a task, or the name or position of a step, or both
-        ('7-charge'), also after the name of its workflow ('order/7').
+        ('7-charge'), also after the name of its workflow ('order/7'). UUIDs of records are also
+        accepted.
     :raises NotFound: if there is no such task or step, or nothing failed.
     :raises MultipleChoices: if several steps have this name.
     """
     tasks = _names(flow, outline)
+    named = flow.find(text)
+    if named is not None and named.name in tasks:
+        text = named.name
     if text in tasks:
         return Start(text, None, text)
     if text == FAILED:
@@ -158,7 +162,7 @@ def start_of(
 def spellings(step: Step) -> tuple[str, ...]:
     """Return the texts that name a step within its flow."""
     position = str(step.note.position)
-    return step.name, position, f"{position}-{step.name}", step.record.name
+    return step.name, position, f"{position}-{step.name}", step.record.name, step.record.uuid
 
 
 def _names(flow: models.FlowDetail, outline: Outline | None) -> dict[str, None]:
@@ -303,7 +307,11 @@ class _Copying:
     def copied(self) -> Copied:
         fork, flow = self._fork, self._flow
         fork.meta = {key: flow.own_meta[key] for key in _KEPT_KEYS if key in flow.own_meta}
-        fork.meta[models.FORKED_FROM] = {"flow": flow.uuid, "start": self._start.text}
+        fork.meta[models.FORKED_FROM] = {
+            "flow": flow.uuid,
+            "start": self._start.text,
+            "own": self._owns,
+        }
         for record in flow:
             if record.is_step:
                 continue

@@ -460,6 +460,12 @@ class AtomDetail(_Named):
         return self._meta is not None and STEP in self._meta
 
     @property
+    def inherited_from(self) -> str | None:
+        """UUID of the flow from which a fork inherited the result, or None."""
+        inherited = self.meta_value(INHERITED)
+        return inherited[0] if isinstance(inherited, list | tuple) and inherited else None
+
+    @property
     def is_reverted_elsewhere(self) -> bool:
         """Whether the result belongs to another flow: this flow never reverts it."""
         return self._meta is not None and REVERTED_BY in self._meta
@@ -975,6 +981,12 @@ class FlowDetail(_Named):
         """The flows that were forked from this one, oldest first; see `FORKS`."""
         forks = self.meta_value(FORKS)
         return tuple(forks) if isinstance(forks, list) else ()
+
+    @property
+    def forked_from(self) -> Mapping[str, Any] | None:
+        """The flow from which this one was forked, and the start; see `FORKED_FROM`."""
+        forked_from = self.meta_value(FORKED_FROM)
+        return forked_from if isinstance(forked_from, Mapping) else None
 
     @property
     def is_held(self) -> bool:

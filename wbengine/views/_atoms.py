@@ -187,6 +187,7 @@ class StepView(NamedTuple):
     :ivar execution_runtime: seconds of the latest execution.
     :ivar execution_start: start of the latest execution.
     :ivar reversion_runtime: seconds of the reversion; None unless it is the latest attempt.
+    :ivar inherited: uuid of the flow from which a fork inherited the result, or None.
     :ivar called: time of the first submission; `completed` is the time of the completion. Both are
         times on the clock of the engine, or None.
     """
@@ -212,6 +213,7 @@ class StepView(NamedTuple):
     called: float | None = None
     completed: float | None = None
     execution_start: float | None = None
+    inherited: str | None = None
 
     @property
     def runtime(self) -> float | None:
@@ -296,6 +298,7 @@ class AtomView(NamedTuple):
     :ivar gate: the condition that `waiting` describes; None if the atom waits for another atom,
         for the limit of its flow, for an engine or for a worker.
     :ivar steps: the steps of a workflow; None if none is recorded.
+    :ivar inherited: uuid of the flow from which a fork inherited the result, or None.
     """
 
     node: int
@@ -328,6 +331,7 @@ class AtomView(NamedTuple):
     waits_for: WaitView | None = None
     gate: Waiting | None = None
     steps: StepsView | None = None
+    inherited: str | None = None
 
     @property
     def shown_state(self) -> str:

@@ -79,6 +79,7 @@ def detail_of(record: models.AtomDetail, view: FlowView, redactor: Redactor) -> 
         queued=step.queued,
         incidents=parts.incidents(record),
         gate=None if reason is None else reason.gate,
+        inherited=record.inherited_from,
     )
     arguments, is_complete = arguments_of(note)
     inputs = {

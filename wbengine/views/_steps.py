@@ -264,6 +264,7 @@ def _step_view(
         called=record.past[0].submitted if record.past else record.submitted,
         completed=step.note.at,
         execution_start=_history.latest_start(record.all_attempts, "execute"),
+        inherited=record.inherited_from,
     )
 
 

@@ -84,7 +84,7 @@ def timeline(view: FlowView, now: float | None = None) -> Timeline:
     """Return the stored attempts in lanes, ordered by their first start.
 
     Of a workflow, the timeline also contains the steps in `AtomView.steps`: of a folded loop, those
-    of the latest iteration.
+    of the latest iteration. It does not contain inherited results.
 
     Running attempts end at `now` (None: the time of the view), or when the flow was suspended.
     """
@@ -93,12 +93,12 @@ def timeline(view: FlowView, now: float | None = None) -> Timeline:
         now = min(now, view.ended)
     by_worker: dict[str | None, list[Bar]] = {}
     for atom in view.atoms:
-        for attempt in atom.attempts:
+        for attempt in () if atom.inherited else atom.attempts:
             bar = _bar(atom, attempt, now)
             if bar is not None:
                 by_worker.setdefault(attempt.worker, []).append(bar)
         for step in () if atom.steps is None else atom.steps.shown:
-            bar = _step_bar(atom, step, now)
+            bar = None if step.inherited else _step_bar(atom, step, now)
             if bar is not None:
                 by_worker.setdefault(step.worker, []).append(bar)
     lanes = []

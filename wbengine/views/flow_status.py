@@ -318,6 +318,7 @@ class FlowViewBuilder:
             self._waits_for(record, state),
             gate,
             self._steps.get(record.uuid),
+            record.inherited_from,
         )
 
     def _waits_for(self, record: models.AtomDetail, state: str) -> WaitView | None:
@@ -469,6 +470,21 @@ class ChangeView:
         return _formatting.as_dict(self)
 
 
+@dataclass(frozen=True, slots=True)
+class ForkView:
+    """A flow and its fork: the uuid of the other flow, and the task or step of the fork's start.
+
+    :ivar own: whether the fork reverts the inherited results, instead of the original flow.
+    """
+
+    flow: str
+    start: str
+    own: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        return _formatting.as_dict(self)
+
+
 @dataclass(frozen=True)
 class FlowView:
     """A flow at one moment, with masked secrets.
@@ -500,6 +516,9 @@ class FlowView:
     :ivar step_counts: number of steps by state, in the latest attempt of each workflow.
     :ivar parent: uuid of the parent of a child flow, or None.
     :ivar children: number of child flows by state.
+    :ivar forked_from: the flow from which this one was forked, or None.
+    :ivar forks: the flows that were forked from this one, oldest first.
+    :ivar superseded_by: uuid of the latest fork that owns results of this flow, or None.
     :ivar situation: the state of the flow from which the reasons in `atoms` were derived.
     """
 
@@ -541,6 +560,9 @@ class FlowView:
     step_counts: Mapping[str, int] = field(default_factory=dict)
     parent: str | None = None
     children: Mapping[str, int] = field(default_factory=dict)
+    forked_from: ForkView | None = None
+    forks: tuple[ForkView, ...] = ()
+    superseded_by: str | None = None
     situation: Situation | None = field(default=None, repr=False)
 
     @property
@@ -854,7 +876,7 @@ def view(
         counts=builder.counts,
         progress=builder.progress,
         atoms=atoms,
-        waiting=builder.waiting_reason(atoms),
+        waiting=_held_reason(detail, redactor) or builder.waiting_reason(atoms),
         history=history,
         failures=failures_of(atoms),
         revert_path=revert_path(atoms, builder.undone_steps()),
@@ -877,8 +899,25 @@ def view(
         step_counts=builder.step_counts(),
         parent=detail.parent,
         children=children or {},
+        forked_from=_fork_view(detail.forked_from, redactor),
+        forks=tuple(filter(None, (_fork_view(fork, redactor) for fork in detail.forks))),
+        superseded_by=detail.successor,
         situation=builder.situation,
     )
+
+
+def _held_reason(detail: models.FlowDetail, redactor: Redactor) -> str | None:
+    original = detail.forked_from
+    if not detail.is_held or original is None:
+        return None
+    return redactor.text(f"The fork starts when flow {original['flow']} is reverted.")
+
+
+def _fork_view(entry: Mapping[str, Any] | None, redactor: Redactor) -> ForkView | None:
+    if entry is None:
+        return None
+    start = redactor.text(str(entry["start"]))
+    return ForkView(str(entry["flow"]), start, bool(entry.get("own")))
 
 
 def _event_times(detail: models.FlowDetail, atoms: Collection[AtomView]) -> Iterator[float]:
