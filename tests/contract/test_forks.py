@@ -153,7 +153,7 @@ def test_fork_with_new_result_of_inherited_step_continues_with_it(world: World) 
 
 
 @places.everywhere
-def test_failed_fork_reverts_only_what_it_did(world: World) -> None:
+def test_failed_fork_reverts_only_its_own_results(world: World) -> None:
     uuid = world.flow(fork_flows.diamond, "D", **CARD)
     FAILING.add("D")
     fork = world.fork(uuid, "C")
@@ -330,7 +330,7 @@ def test_conductor_does_not_revert_flow_with_fork_that_lives(world: World) -> No
 
 
 @places.everywhere
-def test_owning_fork_reverts_inherited_results_and_the_original_does_not(world: World) -> None:
+def test_owning_fork_reverts_inherited_results_instead_of_original(world: World) -> None:
     uuid = world.flow(fork_flows.diamond, "D", **CARD)
     FAILING.add("D")
     fork = world.fork(uuid, "C", own=True)
@@ -364,6 +364,8 @@ def test_flow_with_owning_fork_is_superseded(world: World) -> None:
     assert flow_of(world.store, uuid).successor == fork
     with pytest.raises(exceptions.InvalidState, match=f"superseded by its fork {fork}"):
         operations.request(world.store, uuid, "retry")
+    with pytest.raises(exceptions.InvalidState, match=f"superseded by its fork {fork}"):
+        world.fork(uuid, "D")
 
 
 @places.everywhere

@@ -142,6 +142,10 @@ def _check(flow: models.FlowDetail) -> None:
             f"Flow {flow.uuid} is in {flow.state or states.PENDING}: only a flow that has ended, or"
             " that a command suspended (wbengine flow suspend), can be forked"
         )
+    if flow.successor is not None:
+        raise exceptions.InvalidState(
+            f"Flow {flow.uuid} was superseded by its fork {flow.successor}: fork that flow instead"
+        )
 
 
 def _reason(text: str, reason: str | None, by: str | None) -> str:
