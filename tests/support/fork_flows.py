@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tests.support import conducted
@@ -70,12 +70,12 @@ def ignoring() -> graph_flow.Flow:
     return flow.link(a, d)
 
 
-def wide() -> graph_flow.Flow:
-    """10,000 tasks in chains of ten."""
+def wide(chains: int = 1000) -> graph_flow.Flow:
+    """Chains of ten tasks."""
     flow = graph_flow.Flow("wide")
-    for chain in range(1000):
-        names = [f"{chain}.{number}" for number in range(10)]
-        flow.add(*(Quiet(name, provides=name) for name in names))
+    for chain in range(chains):
+        inner = linear_flow.Flow(f"chain {chain}")
+        flow.add(inner.add(*(Quiet(f"{chain}.{number}") for number in range(10))))
     return flow
 
 
@@ -148,8 +148,14 @@ def board_of(store: base.Backend) -> Iterator[jobs.JobBoard]:
         yield board
 
 
-def submit(store: base.Backend, board: jobs.JobBoard, flow: Any, **inputs: Any) -> str:
-    return engines.submit(flow, backend=store, board=board, inputs=inputs).id
+def submit(
+    store: base.Backend,
+    board: jobs.JobBoard,
+    flow: Any,
+    arguments: Mapping[str, Any] | None = None,
+    **inputs: Any,
+) -> str:
+    return engines.submit(flow, None, arguments, backend=store, board=board, inputs=inputs).id
 
 
 def run(store: base.Backend, board: jobs.JobBoard, *uuids: str, **options: Any) -> None:
