@@ -87,7 +87,7 @@ def check(wbengine: Command, *words: str) -> Any:
     return answer.json
 
 
-def test_predictions_for_edits_are_what_happens(wbengine: Command, store: base.Backend) -> None:
+def test_predictions_for_edits_equal_results_of_runs(wbengine: Command, store: base.Backend) -> None:
     uuids = {}
     for edit in edited_flows.EDITS:
         write(f"helpers_{edit.name}", edited_flows.HELPERS)

@@ -40,12 +40,11 @@ _EFFECTS = {
 
     The command creates each unfinished flow with the code of this folder, compares its tasks with
     the records, and replays its workflows. It executes no task, writes nothing and acquires no
-    lease, so it can read the store of production. It exits with 1 if the code cannot continue a
-    flow.
+    lease. It exits with 1 if the code cannot continue a flow.
 
     \b
     Examples:
-      wbengine deploy check --persistence postgresql://reader@db/flows
+      wbengine deploy check --persistence postgresql://flows@db/flows
       wbengine deploy check --name checkout --json
     """,
 )
