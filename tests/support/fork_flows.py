@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from tests.support import conducted
@@ -138,6 +139,27 @@ def looped(run: steps.Steps) -> int:
     for number in range(3):
         run.run(charge, number)
     return 3
+
+
+class Noted(task.Task):
+    """A task that records its execution and reversion in a file."""
+
+    def execute(self, folder: str) -> None:
+        self._note(folder, self.name)
+        if self.name == "C" and not Path(folder, "fixed").exists():
+            raise ValueError("C fails")
+
+    def revert(self, folder: str, **_: Any) -> None:
+        self._note(folder, f"undo {self.name}")
+
+    def _note(self, folder: str, text: str) -> None:
+        with Path(folder, "effects").open("a", encoding="utf-8") as file:
+            file.write(f"{text}\n")
+
+
+def noted() -> linear_flow.Flow:
+    """A, B and C, which fails until the file `fixed` exists."""
+    return linear_flow.Flow("noted").add(Noted("A"), Noted("B"), Noted("C"))
 
 
 @contextlib.contextmanager
