@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+#: Environment variable with the path of the file, for processes that import this module.
+VARIABLE = "WBENGINE_CHAOS_AUDIT"
 STARTED, ENDED, BEGUN, FLOW, PUBLISHED, LOST = "S", "E", "B", "F", "P", "L"
 
 _file = -1
@@ -82,3 +84,7 @@ class Reader:
 
     def close(self) -> None:
         self._file.close()
+
+
+if VARIABLE in os.environ:
+    begin(Path(os.environ[VARIABLE]))

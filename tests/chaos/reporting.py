@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -44,7 +45,10 @@ def _run_served(options: Any, folder: Path) -> dict[str, Any]:
             options.board,
             options.workflows,
             options.requests,
+            options.orders,
         )
+        if options.in_process:
+            plan = dataclasses.replace(plan, workers=0)
         summed = served.run(plan, folder)
         lines = served.summary(summed)
     print(*lines, sep="\n")

@@ -1,7 +1,8 @@
 """Submitted flows, while conductors, workers, brokers and databases are killed.
 
 The processes are the commands of users: `wbengine serve` and `wbengine worker`. Each flow has
-`STEPS` sequential tasks, or is a workflow. The checks use the audit file and the store.
+`STEPS` sequential tasks, or is a workflow. The checks use the audit file and the store. With orders
+(`tests.chaos.orders`), the kills begin when all flows are complete and a command reverts them.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.chaos import audit, media, requests, tasks, workflows
+from tests.chaos import audit, media, orders, requests, tasks, workflows
 from tests.support import python, servers
 from wbengine import engines, exceptions, states, task
 from wbengine._cli import errors
@@ -26,19 +27,15 @@ from wbengine.jobs import base as jobs
 from wbengine.patterns import linear_flow
 from wbengine.persistence import backends
 from wbengine.persistence import base as persistence
+from wbengine.persistence._bulk import RUNNING
 
 STEPS = 5
 #: Relative frequency of kills of each kind of process.
 WEIGHTS = {"conductor": 5, "worker": 5, "broker": 2, "database": 2, "requester": 2}
 #: Number of processes that suspend, resume and retry flows.
 REQUESTERS = 2
-#: Variable that contains the path of the audit file.
-AUDIT = "WBENGINE_CHAOS_AUDIT"
 #: Maximum number of seconds between kills, if no flow makes progress.
 LONGEST = 20.0
-
-if AUDIT in os.environ:
-    audit.begin(Path(os.environ[AUDIT]))
 
 
 @dataclass(frozen=True)
@@ -57,7 +54,10 @@ class Plan:
     workflows: bool = False
     #: Whether other processes suspend, resume and retry the flows (`tests.chaos.requests`).
     requests: bool = False
+    #: Whether the flows are orders that are reverted when they are complete (`tests.chaos.orders`).
+    orders: bool = False
     conductors: int = 3
+    #: Number of workers. With 0, the conductors run the tasks.
     workers: int = 3
     simultaneous: int = 8
     #: Seconds of silence after which a worker is lost.
@@ -67,7 +67,9 @@ class Plan:
 
     @property
     def runs(self) -> int:
-        """Return the minimum number of runs of tasks, if no flow is lost."""
+        """Return the minimum number of runs of tasks during the kills, if no flow is lost."""
+        if self.orders:
+            return orders.effects_to_undo(self.flows)
         return self.flows * (workflows.MIN_RUNS if self.workflows else STEPS)
 
 
@@ -103,6 +105,8 @@ class Stage:
     database: servers.KeptServer | None
     store: str
     chance: random.Random
+    #: Further environment variables of the processes.
+    environment: Mapping[str, str] = field(default_factory=dict)
     running: dict[str, list[subprocess.Popen[bytes]]] = field(default_factory=dict)
     killed: Counter[str] = field(default_factory=Counter)
     #: Numbers of the processes that send requests, by process id.
@@ -137,17 +141,18 @@ class Stage:
         words = ["--url", self.medium.url, "--log-level", "info"]
         if kind == "worker":
             command = ["worker", "default", "--tasks", __name__, "--threads", "4"]
-            command += ["--tasks", workflows.__name__]
+            command += ["--tasks", workflows.__name__, "--tasks", orders.__name__]
         else:
             command = ["serve", "--max-simultaneous", str(plan.simultaneous)]
-            command += ["--engine", f"workers://?worker_expiry={plan.expiry:g}&max_resends=500"]
+            engine = f"workers://?worker_expiry={plan.expiry:g}&max_resends=500"
+            command += ["--engine", engine if plan.workers else "parallel"]
             words += ["--persistence", self.store]
             words += [] if self.board is None else ["--board", self.board]
         with open(self.folder / f"{kind}.log", "ab") as log:
             process = python.start(
                 ["-m", "wbengine", *command, *words],
                 cwd=servers.REPOSITORY,
-                env={**os.environ, AUDIT: str(self.folder / "audit")},
+                env={**os.environ, **self.environment, audit.VARIABLE: str(self.folder / "audit")},
                 stdout=log,
                 stderr=log,
                 die_with_parent=True,
@@ -187,6 +192,15 @@ class Stage:
             return self.database is not None and not self._is_due(self._start_database)
         return bool(self.running[kind])
 
+    def revert_orders(self) -> None:
+        """Request the reversion of all selected orders by one command, which ends at once."""
+        command = ["flow", "revert", *orders.SELECTION, "--yes", "--background"]
+        command += ["--persistence", self.store]
+        with open(self.folder / "command.log", "ab") as log:
+            python.start(
+                ["-m", "wbengine", *command], cwd=servers.REPOSITORY, stdout=log, stderr=log
+            ).wait()
+
     def _is_due(self, action: Callable[[], None]) -> bool:
         return any(due == action for _, due in self._due)
 
@@ -218,6 +232,20 @@ class Stage:
         """Whether a process still sends requests."""
         return any(process.poll() is None for process in self.running["requester"])
 
+    @property
+    def is_reverting(self) -> bool:
+        """Whether a command to revert the orders is not carried out yet, or may not be."""
+        if not self.environment:
+            return False
+        try:
+            with (
+                backends.backend(self.store) as store,
+                contextlib.closing(store.get_connection()) as connection,
+            ):
+                return any(bulk.state == RUNNING for bulk in connection.bulks.latest())
+        except exceptions.StorageFailure:
+            return True
+
     def problems(self) -> Iterator[str]:
         for kind, processes in self.running.items():
             for process in processes:
@@ -238,14 +266,19 @@ def run(plan: Plan, folder: Path, say: Callable[[str], None] = print) -> dict[st
     with contextlib.ExitStack() as stack:
         medium = stack.enter_context(media.medium(plan.transport, folder))
         database, uri = None, f"sqlite:///{folder}/flows.sqlite"
+        bank_url = f"sqlite:///{folder}/bank.sqlite"
         if plan.store == "dir":
             uri = f"dir://{folder}/store"
         if plan.store == "postgresql":
             database = stack.enter_context(servers.keeping("postgresql"))
             server = servers.Server.of("postgresql", database.details)
             server.execute("CREATE DATABASE flows")
-            uri = server.url("flows")
+            server.execute("CREATE DATABASE bank")
+            uri, bank_url = server.url("flows"), server.url("bank")
         stage = Stage(plan, folder, medium, database, uri, random.Random(plan.seed))
+        bank = orders.Bank(bank_url) if plan.orders else None
+        if bank is not None:
+            stage.environment = bank.variables
         reader = stack.enter_context(contextlib.closing(audit.Reader(path)))
         store = stack.enter_context(backends.backend(uri))
         board = stack.enter_context(
@@ -262,25 +295,28 @@ def run(plan: Plan, folder: Path, say: Callable[[str], None] = print) -> dict[st
         say(f"{time.monotonic() - began:5.0f} s  {len(uuids)} flows are submitted")
         stack.callback(stage.end)
         stage.begin()
+        if bank is not None:
+            _wait_for_jobs(stage, board, plan.patience)
+            reader.more()
+            stage.revert_orders()
+            say(f"{time.monotonic() - began:5.0f} s  their reversion is requested")
         lines = _hurt(stage, reader, began, say, signal)
         calm = time.monotonic()
         stage.poll(all_of_them=True)
         shared.calm()
-        while (stage.is_requesting or _left(board)) and time.monotonic() < calm + plan.patience:
-            if any(stage.problems()):
-                break
-            stage.poll()
-            signal(plan.flows)
-            time.sleep(0.2)
+        _wait_for_jobs(stage, board, plan.patience, lambda: signal(plan.flows))
         settled = time.monotonic() - calm
         problems = list(stage.problems())
         stage.end()
         lines += reader.more()
         retries = shared.retries()
-        problems += judge(plan, uuids, lines, store, board, retries)
+        problems += judge(plan, uuids, lines, store, board, retries, bank)
+        effects = orders.count_reversions(uuids.values(), bank.rows()) if bank is not None else {}
     return {
+        **effects,
         "seed": plan.seed,
         "transport": plan.transport,
+        "workers": plan.workers,
         "store": plan.store,
         "board": plan.transport if plan.board else plan.store,
         "flows": len(uuids),
@@ -299,6 +335,8 @@ def submit(plan: Plan, store: persistence.Backend, board: jobs.JobBoard) -> dict
     """Submit the flows and return their names by uuid."""
     if plan.workflows:
         return workflows.submit(plan.flows, store, board)
+    if plan.orders:
+        return orders.submit(plan.flows, store, board)
     names = [f"flow{number}" for number in range(plan.flows)]
     inputs = [{"flow": name} for name in names]
     handles = engines.submit_many(steps, inputs, backend=store, board=board)
@@ -334,6 +372,22 @@ def _hurt(
     return lines
 
 
+def _wait_for_jobs(
+    stage: Stage,
+    board: jobs.JobBoard,
+    patience: float,
+    act: Callable[[], object] = lambda: None,
+) -> None:
+    """Wait for the ends of all flows, requesters and operations on many flows."""
+    ends = time.monotonic() + patience
+    while time.monotonic() < ends and not any(stage.problems()):
+        if not (stage.is_requesting or _left(board) or stage.is_reverting):
+            return
+        stage.poll()
+        act()
+        time.sleep(0.2)
+
+
 def _left(board: jobs.JobBoard) -> int:
     """Return the number of jobs, or 1 if the board is unreachable."""
     try:
@@ -349,6 +403,7 @@ def judge(
     store: persistence.Backend,
     board: jobs.JobBoard,
     retries: Mapping[str, range],
+    bank: orders.Bank | None,
 ) -> list[str]:
     """Return the problems.
 
@@ -360,6 +415,8 @@ def judge(
     with contextlib.closing(store.get_connection()) as connection:
         if plan.workflows:
             return [*problems, *workflows.judge(uuids, lines, connection, retries)]
+        if bank is not None:
+            return [*problems, *orders.judge(uuids, bank.rows(), connection)]
         return [*problems, *_judge_flows(uuids, lines, connection)]
 
 
@@ -408,11 +465,17 @@ def _judge_runs(names: Iterable[str], lines: Sequence[audit.Line]) -> Iterator[s
 def summary(counts: Mapping[str, Any]) -> list[str]:
     kills = ", ".join(f"{count} x {kind}" for kind, count in sorted(counts["kills"].items()))
     where = f"flows in {counts['store']}, jobs in {counts['board']}"
+    workers = f"{counts['workers']} workers over {counts['transport']}"
     totals = f"{counts['flows']} flows, {counts['tasks']} tasks, {counts['runs']} runs"
     return [
         *(f"PROBLEM {problem}" for problem in counts["first problems"]),
-        f"seed {counts['seed']}: 3 x wbengine serve, 3 workers over {counts['transport']}, {where}",
+        f"seed {counts['seed']}: 3 x wbengine serve, {workers}, {where}",
         f"killed: {kills}; all had ended {counts['seconds until all had ended']} s after the last",
         f"{counts['retries']} retries by other processes",
+        *(
+            f"effects {name}: {counts[name]}"
+            for name in ("undone", "missed", "twice")
+            if name in counts
+        ),
         f"{totals}; {counts['seconds']:.0f} s, {counts['problems']} problems",
     ]
