@@ -117,20 +117,10 @@ class Bank:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        # Another process creates the same table in no case: this program starts them later.
         self._engine = sa.create_engine(url, poolclass=sa.NullPool)
-        key = (
-            "SERIAL PRIMARY KEY"
-            if self._engine.dialect.name == "postgresql"
-            else "INTEGER PRIMARY KEY"
-        )
+        columns = 'number INTEGER PRIMARY KEY, "order" TEXT, action TEXT, effect TEXT'
         with self._engine.begin() as connection:
-            connection.execute(
-                sa.text(
-                    f'CREATE TABLE effects (number {key}, "order" VARCHAR(20), action VARCHAR(20),'
-                    " effect VARCHAR(20))"
-                )
-            )
+            connection.execute(sa.text(f"CREATE TABLE effects ({columns})"))
 
     @property
     def variables(self) -> dict[str, str]:

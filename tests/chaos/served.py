@@ -266,17 +266,16 @@ def run(plan: Plan, folder: Path, say: Callable[[str], None] = print) -> dict[st
     with contextlib.ExitStack() as stack:
         medium = stack.enter_context(media.medium(plan.transport, folder))
         database, uri = None, f"sqlite:///{folder}/flows.sqlite"
-        bank_url = f"sqlite:///{folder}/bank.sqlite"
         if plan.store == "dir":
             uri = f"dir://{folder}/store"
         if plan.store == "postgresql":
             database = stack.enter_context(servers.keeping("postgresql"))
             server = servers.Server.of("postgresql", database.details)
             server.execute("CREATE DATABASE flows")
-            server.execute("CREATE DATABASE bank")
-            uri, bank_url = server.url("flows"), server.url("bank")
+            uri = server.url("flows")
         stage = Stage(plan, folder, medium, database, uri, random.Random(plan.seed))
-        bank = orders.Bank(bank_url) if plan.orders else None
+        # No kill reaches this database: a reversion that cannot connect to it would fail.
+        bank = orders.Bank(f"sqlite:///{folder}/bank.sqlite") if plan.orders else None
         if bank is not None:
             stage.environment = bank.variables
         reader = stack.enter_context(contextlib.closing(audit.Reader(path)))
