@@ -87,7 +87,7 @@ def check(wbengine: Command, *words: str) -> Any:
     return answer.json
 
 
-def test_predictions_for_edits_equal_results_of_runs(wbengine: Command, store: base.Backend) -> None:
+def test_predictions_equal_results_of_runs(wbengine: Command, store: base.Backend) -> None:
     uuids = {}
     for edit in edited_flows.EDITS:
         write(f"helpers_{edit.name}", edited_flows.HELPERS)
@@ -183,8 +183,10 @@ HOSTILE = {
     "endless": ("while True: pass", "did not end within 1 s"),
     "sleeping": ("import time; time.sleep(1000)", "did not end within 1 s"),
     "stubborn": (
-        "while True:\n        try:\n            while True: sum(())\n"
-        "        except BaseException: ...",
+        """while True:
+        try:
+            while True: sum(())
+        except BaseException: ...""",
         "was killed",
     ),
     "exiting": ("import os; os._exit(3)", "exit code 3"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from types import CodeType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -14,9 +13,10 @@ from wbengine import exceptions, signals, states
 from wbengine._calls import invocation as calls
 from wbengine._introspection import object_names
 from wbengine._runtime import control, workflow_call
-from wbengine._runtime.workflows import history, programs, step_records, step_tasks
+from wbengine._runtime.workflows import history, programs, step_tasks
+from wbengine._runtime.workflows.program import Program
 from wbengine._tasks.commands import Command
-from wbengine.engines import _allowed, _flow_errors, _flow_factories, _loading
+from wbengine.engines import _allowed, _flow_errors, _flow_factories, _flow_replays, _loading
 from wbengine.persistence import _commands, _history, _step_notes, models
 from wbengine.persistence import base as persistence
 from wbengine.types import failure as ft
@@ -136,9 +136,7 @@ def check(
     :param payloads: where large values are.
     """
     try:
-        engine = _loading.load_from_detail(detail, flows=flows)
-        engine.storage.payloads = payloads
-        engine.prepare()
+        engine = _flow_replays.prepared(detail, flows=flows, payloads=payloads)
         engine.check_inputs()
     except Exception as error:
         return _refused(error)
@@ -166,27 +164,14 @@ def _refused(error: Exception) -> Verdict:
 
 def _workflow_verdicts(engine: base.Engine, is_reverting: bool) -> Iterator[Verdict]:
     """Yield a verdict for each workflow in progress."""
-    compiled, storage = engine.compilation, engine.storage
-    assert compiled is not None
-    if not compiled.has_workflows:
-        return
-    lifecycle = engine._make_lifecycle(_do_nothing)
-    records = step_records.StepRecords(storage, lifecycle)
-    for node, item in enumerate(compiled.plan.items):
-        record = storage.records[node]
-        workflow: Any = item
-        if record is None or not getattr(workflow, "runs_steps", False):
-            continue
+    for stored in _flow_replays.workflows(engine):
+        record = stored.record
         try:
-            attempt = workflow_call.latest_execution(record)
-            steps = LocatedHistory(record.name, records.recorded(record.uuid, attempt))
+            steps = LocatedHistory(record.name, stored.recorded())
             if is_reverting or record.intention != states.EXECUTE:
-                yield _reversion(workflow, record, steps)
+                yield _reversion(stored.workflow, record, steps)
             elif _is_in_progress(record):
-                arguments = lifecycle.workflow_arguments(node, workflow)
-                call = workflow_call.WorkflowCall(node, workflow, calls.EXECUTE, record, arguments)
-                program = programs.replay(call, steps, storage, time.time(), records.check_tags)
-                yield _replayed(call, steps, program)
+                yield _replayed(stored, steps, stored.replay(steps))
         except Exception as error:
             yield _refused(error)
 
@@ -201,9 +186,11 @@ def _is_in_progress(record: models.AtomDetail) -> bool:
     )
 
 
-def _replayed(call: workflow_call.WorkflowCall, steps: LocatedHistory, program: Any) -> Verdict:
-    error, name = program.error, call.record.name
-    function = call.task.fn
+def _replayed(
+    stored: _flow_replays.StoredWorkflow, steps: LocatedHistory, program: Program
+) -> Verdict:
+    error, name = program.error, stored.record.name
+    function = stored.workflow.fn
     if error is None and not program.is_over:
         try:
             steps.check_end(program.called_count)
@@ -224,7 +211,7 @@ def _replayed(call: workflow_call.WorkflowCall, steps: LocatedHistory, program: 
             error.recorded,
             error.actual,
             steps.place or _definition(function),
-            _repair(call.record, error, steps.command),
+            _repair(stored.record, error, steps.command),
         )
     if error is not None:
         return _refused(error)
@@ -294,7 +281,3 @@ def _definition(function: Any) -> str | None:
     if not isinstance(code, CodeType):
         return object_names.dotted(function)
     return f"{code.co_filename}:{code.co_firstlineno}"
-
-
-def _do_nothing() -> None:
-    pass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
@@ -31,6 +32,7 @@ def of_call(
     tag: Callable[[Mapping[str, Any], bool], None],
     values: Storage,
     now: float,
+    attempt: int | None = None,
 ) -> Program:
     """Return the call of a workflow's function.
 
@@ -38,6 +40,7 @@ def of_call(
     :param on_read: called with the record of a step after its result was read for the function.
     :param values: loads and stores large values.
     :param now: time of the call in Unix seconds, unless the workflow has begun earlier.
+    :param attempt: attempt of an earlier execution to replay.
     """
     workflow, record = call.task, call.record
 
@@ -56,11 +59,13 @@ def of_call(
         "publish": publish,
         "tag": tag,
         "store_large": values.kept_value,
-        "seed": f"{record.uuid} {record.attempt}",
+        "seed": f"{record.uuid} {record.attempt if attempt is None else attempt}",
         "now": record.submitted or now,
     }
     if workflow.is_async:
-        return AsyncProgram(workflow.fn, call.arguments, history, **common)
+        # A replay may be debugged, which takes longer than the function may run.
+        clock = time.monotonic if on_waiting is not None else lambda: 0.0
+        return AsyncProgram(workflow.fn, call.arguments, history, clock=clock, **common)
     if on_waiting is None:
         return ReplayProgram(workflow.fn, call.arguments, history, **common)
     return ThreadProgram(workflow.fn, call.arguments, history, on_waiting=on_waiting, **common)
@@ -69,6 +74,7 @@ def of_call(
 def replay(
     call: WorkflowCall,
     history: History,
+    attempt: int,
     values: Storage,
     now: float,
     check_tags: Callable[[Iterable[str]], None],
@@ -77,6 +83,7 @@ def replay(
 
     This begins no step and writes nothing.
 
+    :param attempt: attempt of the execution.
     :param check_tags: raises an exception if the workflow must not set these tags.
     :returns: the call, which is closed. `error` is set if the function does not repeat the steps.
     """
@@ -96,6 +103,7 @@ def replay(
         tag=lambda tags, is_replaying: check_tags(tags),
         values=values,
         now=now,
+        attempt=attempt,
     )
     try:
         while program.can_advance and program.error is None:
