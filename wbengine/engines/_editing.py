@@ -171,7 +171,7 @@ def check_replay(
     steps = history.History(record.name, records.recorded(record.uuid, attempt))
     arguments = lifecycle.workflow_arguments(node, workflow, inputs)
     call = workflow_call.WorkflowCall(node, workflow, calls.EXECUTE, record, arguments)
-    program = programs.replay(call, steps, attempt, storage, time.time(), records.check_tags)
+    program = programs.replay(call, steps, storage, time.time(), records.check_tags)
     if program.error is not None:
         raise program.error
     steps.check_end(program.called_count)

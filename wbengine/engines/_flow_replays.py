@@ -67,13 +67,17 @@ class StoredWorkflow:
 
     def replay(self, steps: History) -> Program:
         """Call the function in this thread until it needs a step without a result."""
-        arguments = self.arguments()
+        record = self.record
+        if record.attempt != self.attempt:  # It was reverted afterwards.
+            record, attempts = record.copy(), record.all_attempts
+            record.attempt = self.attempt
+            begun = [each.submitted for each in attempts if each.attempt == self.attempt]
+            record.submitted = begun[0] if begun else None
         call = workflow_call.WorkflowCall(
-            self.node, self.workflow, calls.EXECUTE, self.record, arguments
+            self.node, self.workflow, calls.EXECUTE, record, self.arguments()
         )
-        return programs.replay(
-            call, steps, self.attempt, self.storage, time.time(), self._records.check_tags
-        )
+        now = time.time()
+        return programs.replay(call, steps, self.storage, now, self._records.check_tags)
 
 
 def prepared(

@@ -32,7 +32,6 @@ def of_call(
     tag: Callable[[Mapping[str, Any], bool], None],
     values: Storage,
     now: float,
-    attempt: int | None = None,
 ) -> Program:
     """Return the call of a workflow's function.
 
@@ -40,7 +39,6 @@ def of_call(
     :param on_read: called with the record of a step after its result was read for the function.
     :param values: loads and stores large values.
     :param now: time of the call in Unix seconds, unless the workflow has begun earlier.
-    :param attempt: attempt of an earlier execution to replay.
     """
     workflow, record = call.task, call.record
 
@@ -59,7 +57,7 @@ def of_call(
         "publish": publish,
         "tag": tag,
         "store_large": values.kept_value,
-        "seed": f"{record.uuid} {record.attempt if attempt is None else attempt}",
+        "seed": f"{record.uuid} {record.attempt}",
         "now": record.submitted or now,
     }
     if workflow.is_async:
@@ -74,7 +72,6 @@ def of_call(
 def replay(
     call: WorkflowCall,
     history: History,
-    attempt: int,
     values: Storage,
     now: float,
     check_tags: Callable[[Iterable[str]], None],
@@ -83,7 +80,6 @@ def replay(
 
     This begins no step and writes nothing.
 
-    :param attempt: attempt of the execution.
     :param check_tags: raises an exception if the workflow must not set these tags.
     :returns: the call, which is closed. `error` is set if the function does not repeat the steps.
     """
@@ -103,7 +99,6 @@ def replay(
         tag=lambda tags, is_replaying: check_tags(tags),
         values=values,
         now=now,
-        attempt=attempt,
     )
     try:
         while program.can_advance and program.error is None:

@@ -31,7 +31,7 @@ class ReplayProgram(ThreadProgram):
 
     def _wait_for_turn(self) -> None:
         self._is_closed = True
-        raise exceptions.WorkflowInterrupted("The replay has no more results of steps")
+        raise exceptions.WorkflowInterrupted("The replay ends: the step has no result")
 
 
 def _do_nothing() -> None:
