@@ -17,6 +17,8 @@ __all__ = ["RUNS", "actions", "of_flow", "others_of_flow"]
 RUNS: Final = frozenset({"resume", "retry", "revert"})
 #: Operations that are available as `of_flow` describes.
 _ACTIONS: Final = RUNS | {"suspend", "cancel"}
+#: Operations on flows that were submitted, only.
+_OF_SUBMITTED: Final = frozenset({"fork"})
 #: Operations with a form of their own.
 _SPECIAL: Final = frozenset({"signal"})
 
@@ -58,6 +60,7 @@ def others_of_flow(view: flows.FlowView) -> list[Operation]:
         each
         for verb, each in actions().items()
         if verb not in _ACTIONS | _SPECIAL
+        and (view.is_submitted or verb not in _OF_SUBMITTED)
         and each.target is not None
         and (each.many is None or view.shown_state in each.many.states)
     ]
