@@ -13,7 +13,6 @@ from wbengine import engines, exceptions, operations, states
 from wbengine.jobs import base as jobs
 from wbengine.operations import Edits
 from wbengine.persistence import base, models
-from wbengine.persistence.backends import _sql
 
 from . import places
 
@@ -51,7 +50,7 @@ class World:
 
     def to_post(self, uuid: str) -> tuple[str, ...]:
         """Return the flow if its job is on a separate board."""
-        return () if isinstance(self.store, _sql.SQLBackend) else (uuid,)
+        return () if fork_flows.keeps_jobs(self.store) else (uuid,)
 
     def fork(self, uuid: str, start: str, **options: Any) -> str:
         return operations.fork(self.store, uuid, start, **options).uuid

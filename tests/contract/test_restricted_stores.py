@@ -49,6 +49,13 @@ def part(backend: base.Backend) -> RestrictedConnection:
     return RestrictedBackend(backend, TAGS).get_connection()
 
 
+def fork_of(original: models.FlowDetail) -> base.NewFork:
+    book, flow = models.LogBook("fork"), models.FlowDetail("fork")
+    flow.meta = dict(original.meta)
+    book.add(flow)
+    return base.NewFork(book, flow, None, ())
+
+
 def atom_of(connection: base.Connection, uuid: str) -> str:
     (atom,) = connection.get_atoms_for_flow(uuid)
     return atom.uuid
@@ -78,6 +85,13 @@ OF_A_FLOW: dict[str, Call] = {
         with_tags(all.get_flow_details(uuid)), ()
     ),
     "save_outline": lambda part, all, uuid: part.save_outline(uuid, records.order()[1]),
+    "save_fork": lambda part, all, uuid: part.save_fork(
+        fork_of(all.get_flow_details(uuid)),
+        with_tags(all.get_flow_details(uuid)),
+        (),
+        held(all, uuid),
+    ),
+    "release_fork": lambda part, all, uuid: part.release_fork(uuid),
     "acquire_lease": lambda part, all, uuid: part.acquire_lease(uuid, LEASE, 60.0),
     "renew_lease": lambda part, all, uuid: part.renew_lease(held(all, uuid), 60.0),
     "end_lease": lambda part, all, uuid: part.end_lease(held(all, uuid), None),

@@ -162,10 +162,15 @@ def noted() -> linear_flow.Flow:
     return linear_flow.Flow("noted").add(Noted("A"), Noted("B"), Noted("C"))
 
 
+def keeps_jobs(store: base.Backend) -> bool:
+    """Return whether the jobs of the flows are in the store."""
+    return isinstance(store, _sql.SQLBackend)
+
+
 @contextlib.contextmanager
 def board_of(store: base.Backend) -> Iterator[jobs.JobBoard]:
     """A board in the store, or for a store that is no database, in memory."""
-    kind = "sql" if isinstance(store, _sql.SQLBackend) else "memory"
+    kind = "sql" if keeps_jobs(store) else "memory"
     with boards.backend("forks", kind, persistence=store) as board:
         yield board
 
@@ -185,7 +190,7 @@ def run(store: base.Backend, board: jobs.JobBoard, *uuids: str, **options: Any) 
     for uuid in uuids:
         with contextlib.closing(store.get_connection()) as connection:
             flow = connection.get_flow_details(uuid, lazy=True)
-        if not isinstance(store, _sql.SQLBackend):
+        if not keeps_jobs(store):
             # `ConductorService` posts missing jobs of separate boards.
             book = models.LogBook(flow.name)
             board.post(flow.name, book, {"flow_uuid": uuid})

@@ -52,7 +52,6 @@ from wbengine.persistence import (
     _commands,
     _history,
     _lease_renewer,
-    _living_forks,
     _sealed_fields,
     models,
 )
@@ -410,6 +409,9 @@ class Engine(abc.ABC):
         backend, flow = self._storage.backend, self._storage.flow_detail
         if backend is None or not flow.forks:
             return None
+        # Imported here, because few flows have forks.
+        from wbengine.persistence import _living_forks
+
         with contextlib.closing(backend.get_connection()) as connection:
             return _living_forks.refusal(connection, flow, what)
 

@@ -208,9 +208,10 @@ class RestrictedConnection(base.Connection):
         atoms: Iterable[models.AtomDetail],
         lease: _leases.Lease,
     ) -> None:
+        whole = self._checked(flow.uuid)
         if not self._includes(fork.flow):
             _refuse()
-        self._checked(flow.uuid).save_fork(fork, flow, atoms, lease)
+        whole.save_fork(fork, flow, atoms, lease)
 
     def release_fork(self, flow_uuid: str) -> bool:
         return self._checked(flow_uuid).release_fork(flow_uuid)

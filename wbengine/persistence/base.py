@@ -555,6 +555,15 @@ class Connection(abc.ABC):
     def put_command(self, flow_uuid: str, command: FlowCommand) -> FlowCommand | None:
         """Store a valid command as `send_command` does, in one step (`commands.accepted`)."""
 
+    def _fork_refusal(self, flow: models.FlowDetail, what: str) -> str | None:
+        """Return why a command must not run this flow because of its forks, or None."""
+        if not flow.forks:
+            return None
+        # Loaded here, because few flows have forks.
+        refusal = object_names.load("wbengine.persistence._living_forks:refusal")
+        reason: str | None = refusal(self, flow, what)
+        return reason
+
     @abc.abstractmethod
     def commands(self, flow_uuids: Collection[str]) -> Mapping[str, FlowCommand]:
         """Return the commands of these flows, by uuid, with one read."""

@@ -20,7 +20,6 @@ from wbengine.persistence import (
     _child_ends,
     _leases,
     _listing,
-    _living_forks,
     base,
     models,
 )
@@ -520,9 +519,7 @@ class MemoryConnection(base.Connection):
             return self._current_lease(self._flow(flow_uuid))
 
     def put_command(self, flow_uuid: str, command: base.FlowCommand) -> base.FlowCommand | None:
-        used_by_fork = _living_forks.refusal(
-            self, self.get_flow_details(flow_uuid, lazy=True), command.what
-        )
+        used_by_fork = self._fork_refusal(self.get_flow_details(flow_uuid, lazy=True), command.what)
         with self._backend.lock:
             flow = self._flow(flow_uuid)
             flow.command = commands.accepted(

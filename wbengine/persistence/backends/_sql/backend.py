@@ -21,7 +21,6 @@ from wbengine.persistence import (
     _access_keys,
     _child_ends,
     _leases,
-    _living_forks,
     _sealed_fields,
     _trees,
     base,
@@ -673,8 +672,8 @@ class SQLConnection(base.Connection):
                 flow.state,
                 is_cancelled=flow.is_cancelled,
                 stored=rows.command_of(row["wish"]),
-                used_by_fork=_living_forks.refusal(
-                    SQLConnection(self._backend, connection), flow, command.what
+                used_by_fork=SQLConnection(self._backend, connection)._fork_refusal(
+                    flow, command.what
                 ),
             )
             text = rows.command_text(result)
