@@ -12,13 +12,14 @@ FLOW = {
     "history", "interrupted", "shown_state", "cancelled", "queued", "failures", "revert_path",
     "values", "cursor", "atoms", "tags", "published",
     "step_counts", "queue", "fair_key",
+    "forked_from", "forks", "superseded_by",
 }  # fmt: skip
 ATOM = {
     "node", "uuid", "name", "kind", "path", "task", "state", "shown_state", "intention", "attempt",
     "action", "worker", "submitted", "started", "ended", "runtime", "progress", "attempts",
     "attempts_dropped", "executions", "reversions", "failure", "revert_failure", "result", "items",
     "waiting", "waits_for", "queued", "item_rows", "incidents", "gate",
-    "steps", "execution_runtime", "reversion_runtime",
+    "steps", "execution_runtime", "reversion_runtime", "inherited",
 }  # fmt: skip
 ROW = {
     "uuid", "name", "state", "shown_state", "created", "updated", "counts", "total", "progress",

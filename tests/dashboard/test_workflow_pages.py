@@ -23,6 +23,7 @@ STEP = {
     "execution_runtime", "reversion_runtime",
     "uuid", "name", "position", "state", "shown_state", "executions", "worker", "submitted",
     "started", "ended", "runtime", "error", "waiting", "repeated", "loop", "omitted", "queued",
+    "inherited",
 }  # fmt: skip
 
 
