@@ -85,6 +85,11 @@ def stored_name(name: str, number: int) -> str:
     return name if number == 1 else f"{name}{_SEPARATOR}{number}"
 
 
+def name_of(stored_name: str) -> str:
+    """Return the name of a signal, without its number."""
+    return stored_name.partition(_SEPARATOR)[0]
+
+
 class Signal(NamedTuple):
     """A stored signal: its value as typed JSON (`text`), and its sending time in Unix seconds.
 

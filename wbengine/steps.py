@@ -14,7 +14,7 @@ import random
 import types
 import uuid
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
-from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar, overload
+from typing import Any, Concatenate, Final, NoReturn, ParamSpec, Protocol, TypeVar, overload
 
 from wbengine import exceptions
 from wbengine._tasks import commands, scopes, sleep_and_wait_for
@@ -78,12 +78,19 @@ class Program(Protocol):
     now: float
     #: The open scopes of the function.
     scopes: scopes.OpenScopes
+    #: As `SignalNumbers.first`.
+    first_signals: Mapping[str, int]
 
     def start(self, command: commands.Command) -> Handle:
         """Begin a step."""
 
     def version(self, change: str, newest: int) -> int:
         """Return the version of a change that this attempt uses."""
+
+    def continue_as_new(
+        self, inputs: Mapping[str, Any], signals: sleep_and_wait_for.SignalNumbers
+    ) -> NoReturn:
+        """End the attempt."""
 
     def publish(self, name: str, value: Any) -> None:
         """Store a value for other programs, unless the function is being replayed."""
@@ -108,7 +115,7 @@ class _CommonSteps:
     def __init__(self, program: Program) -> None:
         self._program = program
         self._random = random.Random(program.seed)
-        self._numbers = sleep_and_wait_for.SignalNumbers()
+        self._numbers = sleep_and_wait_for.SignalNumbers(program.first_signals)
 
     def now(self) -> dt.datetime:
         """Return the time (UTC) of the latest completion of a step.
@@ -181,6 +188,30 @@ class _CommonSteps:
         :raises ValueError: if the submission set the tag.
         """
         self._program.tag(_tags.check(tags))
+
+    def continue_as_new(self, /, **inputs: Any) -> NoReturn:
+        """End this attempt, and begin a new one with an empty history in the same flow.
+
+        ::
+
+            @task.workflow
+            def watch(steps, account, balance=0):
+                for _ in range(100):
+                    balance = steps.run(add_interest, account=account, balance=balance)
+                    steps.sleep(86_400)
+                steps.continue_as_new(balance=balance)
+
+        The function is called again from its beginning. The records of the steps are deleted: what
+        they did is final, and neither a failure nor a revert of the flow undoes it. Published
+        values, tags, and signals that were not received stay. `version` starts anew. If the
+        workflow is retried, it begins with these inputs.
+
+        :param inputs: new values of parameters of the function. Others keep their values.
+        :raises RuntimeError: if a scope is open, or the attempt has not called a step.
+        :raises TypeError: if the function does not have such a parameter.
+        :raises NotEncodable: if a value cannot be encoded.
+        """
+        self._program.continue_as_new(inputs, self._numbers)
 
     def _wait_command(self, task: sleep_and_wait_for.WaitingTask) -> commands.Command:
         task.numbers = self._numbers

@@ -290,6 +290,11 @@ class Storage:
         self._flow_detail.add(record)
         self.writer.mark(record)
 
+    def drop_step(self, record: models.AtomDetail) -> None:
+        """Delete the record of a step of a workflow. For the loop of the engine."""
+        self._by_name.pop(record.name, None)
+        self.writer.drop(record)
+
     def ensure_atom(self, atom: atom_module.Atom) -> str:
         """Create the record of `atom` if it is missing. Return its uuid."""
         return self.ensure_atoms([atom])[0]

@@ -30,7 +30,7 @@ from wbengine._runtime.retry_controllers import Retries
 from wbengine._runtime.workflow_call import WorkflowCall, number_attempt
 from wbengine._tasks import arguments
 from wbengine._text import rates
-from wbengine.persistence import models
+from wbengine.persistence import _macs, models
 from wbengine.running import LOCAL
 from wbengine.types import _tags
 from wbengine.types import failure as ft
@@ -327,10 +327,26 @@ class AtomLifecycle:
             if name in atom.rebind
         }
         arguments = self._storage.gather(node, atom.name, atom.rebind, atom.optional, inputs)
+        continued = self._continued_inputs(self._record(node), atom)
         return {
             name: self._storage.loaded(value, f"argument {name!r} of {atom.name!r}")
-            for name, value in {**defaults, **arguments}.items()
+            for name, value in {**defaults, **arguments, **continued}.items()
         }
+
+    def _continued_inputs(
+        self, record: models.AtomDetail, atom: task_module.Workflow
+    ) -> Mapping[str, Any]:
+        """Return the inputs with which a workflow continued as new.
+
+        :raises NotTrusted: if there are keys, and the inputs have no valid MAC.
+        """
+        content = record.meta_value(models.CONTINUED)
+        if content is None:
+            return calls.NO_ARGUMENTS
+        _macs.check_continuation(self._storage.flow_uuid, record)
+        inputs: Mapping[str, Any] = content["inputs"]
+        # The function may have lost a parameter in the meantime.
+        return {name: value for name, value in inputs.items() if name in atom.rebind}
 
     # For steps of workflows.
 

@@ -9,7 +9,13 @@ from wbengine import states, task
 from wbengine._calls import invocation as calls
 from wbengine.persistence import models
 
-__all__ = ["WorkflowCall", "is_step", "latest_execution", "number_attempt"]
+__all__ = [
+    "WorkflowCall",
+    "is_step",
+    "latest_execution",
+    "number_attempt",
+    "number_continued_attempt",
+]
 
 #: Key of `meta["workflow"]`: the number of the latest execution of the workflow.
 _ATTEMPT: Final = "attempt"
@@ -54,6 +60,20 @@ def number_attempt(record: models.AtomDetail, action: calls.Action) -> None:
         record.meta[models.WORKFLOW] = {_ATTEMPT: record.attempt}
     else:
         record.reversions += 1
+
+
+def number_continued_attempt(record: models.AtomDetail, now: float) -> None:
+    """Begin the next attempt of an execution that continues as new. Published values stay."""
+    published = (record.meta_value(models.WORKFLOW) or {}).get(models.PUBLISHED)
+    record.ended = now
+    record.archive_attempt()
+    record.attempt += 1
+    record.epoch = 1
+    record.submitted = record.started = now
+    record.ended = None
+    record.meta[models.WORKFLOW] = {_ATTEMPT: record.attempt}
+    if published:
+        record.meta[models.WORKFLOW][models.PUBLISHED] = published
 
 
 def latest_execution(record: models.AtomDetail) -> int:

@@ -11,15 +11,15 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from wbengine._calls import invocation
-from wbengine._introspection import object_names
+from wbengine._introspection import binding, object_names
 from wbengine._security import masking
 from wbengine._tasks import call_options, child
 from wbengine._tasks.base import Task
 from wbengine.types import codec
 
 __all__ = [
-    "CHILD_FLOW", "REVERT_SCOPE", "Command", "child_command", "revert_arguments",
-    "revert_command", "task_class_at", "task_command", "waiting_command",
+    "CHILD_FLOW", "REVERT_SCOPE", "Command", "child_command", "continued_inputs",
+    "revert_arguments", "revert_command", "task_class_at", "task_command", "waiting_command",
 ]  # fmt: skip
 
 #: `Command.path` of the reversion of the steps of a scope.
@@ -204,6 +204,24 @@ def revert_arguments(task: Task, arguments: Mapping[str, Any]) -> dict[str, Any]
         parameters = execute.inspected.parameters
         values.update((name, parameters[name].default) for name in missing)
     return {name: value for name, value in values.items() if revert.takes(name)}
+
+
+def continued_inputs(function: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of the inputs with which a workflow continues as new.
+
+    :raises TypeError: if the function does not have such a parameter.
+    :raises NotEncodable: if an input cannot be encoded.
+    """
+    signature = binding.signature_of(function)
+    steps, *names = signature.inspected.parameters
+    for name in inputs:
+        if name == steps or not signature.takes(name):
+            raise TypeError(
+                f"Workflow {object_names.dotted(function)!r} has no input"
+                f" {name!r}{object_names.hint(name, names)}"
+            )
+    copied_inputs: dict[str, Any] = codec.loads(codec.dumps(dict(inputs), "inputs"))
+    return copied_inputs
 
 
 def _digest(encoded: bytes) -> str:

@@ -63,6 +63,11 @@ class OpenScopes:
             if others:
                 self._scopes[owner] = others
 
+    @property
+    def are_open(self) -> bool:
+        """Whether any scope is open."""
+        return bool(self._scopes)
+
     def current(self) -> list[Scope[Any]]:
         """Return the scopes to which a step that starts now belongs."""
         if not self._scopes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from wbengine import _payloads, atom, exceptions, signals
@@ -17,17 +17,22 @@ if TYPE_CHECKING:
 
 
 class SignalNumbers:
-    """The signals that a workflow has received. Each wait receives the next one of its name."""
+    """The signals that a workflow has received. Each wait receives the next one of its name.
 
-    def __init__(self) -> None:
+    :param first: by name, the number of the first signal that earlier attempts did not receive, if
+        the workflow has continued as new.
+    """
+
+    def __init__(self, first: Mapping[str, int] | None = None) -> None:
+        self._first: Mapping[str, int] = first or {}
         # Stored names, which contain the numbers.
         self._received: set[str] = set()
-        # By name: a number up to which all signals were received.
+        # By name: a number below which all signals were received.
         self._next: dict[str, int] = {}
 
     def next(self, name: str) -> int:
         """Return the lowest number of a signal of this name that was not received."""
-        number = self._next.get(name, 1)
+        number = self._next.get(name) or self._first.get(name, 1)
         while signals.stored_name(name, number) in self._received:
             number += 1
         self._next[name] = number
@@ -40,6 +45,11 @@ class SignalNumbers:
         """Let another wait receive this signal."""
         self._received.discard(stored_name)
         self._next.clear()
+
+    def first(self) -> dict[str, int]:
+        """Return the parameter `first` for the next attempt."""
+        names = {signals.name_of(stored_name) for stored_name in self._received}
+        return {**self._first, **{name: self.next(name) for name in sorted(names)}}
 
 
 class WaitingTask(Task):

@@ -59,7 +59,20 @@ class Changes:
             if atom_of_items is not None and atom_of_items.items is not None:
                 for item in changed:
                     atom_of_items.items.put(item)
+        for atom in self.atoms:
+            _discard_earlier_steps(known, atom)
         return known
+
+
+def _discard_earlier_steps(flow: models.FlowDetail, workflow: models.AtomDetail) -> None:
+    """Discard the steps that the store deleted when a workflow continued as a new attempt."""
+    first = models.first_attempt(workflow)
+    if not first:
+        return
+    for atom in list(flow):
+        note = atom.meta_value(models.STEP)
+        if note and note.get("workflow") == workflow.uuid and note.get("attempt", first) < first:
+            flow.discard(atom.uuid)
 
 
 def cursor_of(secret: str, batch: int) -> str:

@@ -23,8 +23,8 @@ from wbengine.types import codec
 
 __all__ = [
     "ACCESS_KEY", "FLOW", "JOB", "MAC", "SCHEDULE", "STEP",
-    "check_inputs", "check_step", "sign", "sign_again", "sign_injected", "signed_note",
-    "signed_step", "verify",
+    "check_continuation", "check_inputs", "check_step", "sign", "sign_again", "sign_injected",
+    "signed_continuation", "signed_note", "signed_step", "verify",
 ]  # fmt: skip
 
 FLOW: Final = "flow"
@@ -32,6 +32,7 @@ JOB: Final = "job"
 SCHEDULE: Final = "schedule"
 STEP: Final = "step"
 ACCESS_KEY: Final = "access key"
+_CONTINUATION: Final = "continuation"
 _INJECTED: Final = "what is injected into flow"
 
 #: Key of the MAC in the signed data.
@@ -171,6 +172,27 @@ def check_step(flow_uuid: str, record: models.AtomDetail, keyring: keys.Keyring)
     :raises NotTrusted: if it is missing or wrong; see `verify`.
     """
     verify(STEP, *_step(flow_uuid, record, record.meta[models.STEP]), keyring)
+
+
+def signed_continuation(
+    flow_uuid: str, record: models.AtomDetail, content: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the data of a workflow that continued as new, with a MAC if there are keys."""
+    keyring = keys.keyring(None)
+    if keyring is None:
+        return content
+    with contextlib.suppress(exceptions.NotEncodable):
+        mac = sign(_CONTINUATION, *_step(flow_uuid, record, content), keyring)
+        return {**content, MAC: mac}
+    return content
+
+
+def check_continuation(flow_uuid: str, record: models.AtomDetail) -> None:
+    """Verify the MAC of `signed_continuation`, if there are keys.
+
+    :raises NotTrusted: if it is missing or wrong; see `verify`.
+    """
+    verify(_CONTINUATION, *_step(flow_uuid, record, record.meta[models.CONTINUED]))
 
 
 def _step(

@@ -117,6 +117,11 @@ def _workflow(content: Mapping[str, Any]) -> Tree:
     return {**readable, models.PUBLISHED: hidden(published)} if published else readable
 
 
+def _continued(content: Mapping[str, Any]) -> Tree:
+    readable = {name: content[name] for name in ("number", "attempt", "at") if name in content}
+    return {**readable, "inputs": hidden(content.get("inputs"))}
+
+
 def _factory(note: Any) -> Any:
     return {"name": note["name"]} if isinstance(note, dict) and "name" in note else sealing.HIDDEN
 
@@ -132,6 +137,7 @@ _KEYS: Final[Mapping[str, Callable[[Any], Any]]] = {
     models.UNDONE: _request,
     models.STEP: _step,
     models.WORKFLOW: _workflow,
+    models.CONTINUED: _continued,
     models.META_INJECTED: hidden,
 }
 _OF_ATOMS: Final[Mapping[str, Callable[[Any], Any]]] = {

@@ -194,12 +194,14 @@ class RestrictedConnection(base.Connection):
         logs: Sequence[models.LogChunk] = (),
         lease: _leases.Lease | None = None,
         settled: FlowCommand | None = None,
+        dropped: Collection[str] = (),
     ) -> None:
         if flow_row and not self._includes(flow):
             _refuse()
         self._checked(flow.uuid).save_changes(
-            flow, atoms, flow_row=flow_row, items=items, logs=logs, lease=lease, settled=settled
-        )
+            flow, atoms, flow_row=flow_row, items=items, logs=logs, lease=lease, settled=settled,
+            dropped=dropped,
+        )  # fmt: skip
 
     def save_fork(
         self,

@@ -65,6 +65,8 @@ class RecordWriter:
         self._marked_items: deque[tuple[str, models.ItemDetail]] = deque()
         self._marked_logs: deque[models.LogChunk] = deque()
         self._flow_marked = False
+        # Records to delete, by uuid; None until one was deleted.
+        self._dropped: dict[str, models.AtomDetail] | None = None
         # Marked records whose results leave the memory when they are written.
         self._to_release: set[models.TaskDetail] = set()
         # One object for each open batch. Adding and removing one is atomic, also for interrupts.
@@ -86,7 +88,13 @@ class RecordWriter:
 
     @property
     def has_pending(self) -> bool:
-        return bool(self._marked or self._marked_items or self._marked_logs or self._flow_marked)
+        return bool(
+            self._marked
+            or self._marked_items
+            or self._marked_logs
+            or self._flow_marked
+            or self._dropped
+        )
 
     @property
     def is_batching(self) -> bool:
@@ -250,6 +258,15 @@ class RecordWriter:
         if self.backend is not None:
             self._marked_items.extend((record.uuid, item) for item in items)
 
+    def drop(self, record: models.AtomDetail) -> None:
+        """Delete an atom from the flow, and from the store with the next write.
+
+        Call this only from the engine's thread.
+        """
+        self.flow_detail.discard(record.uuid)
+        if self.backend is not None:
+            self._dropped = {**(self._dropped or {}), record.uuid: record}
+
     def mark_log(self, chunk: models.LogChunk) -> None:
         """Add logs of an execution. Thread-safe."""
         if self.backend is not None:
@@ -314,6 +331,7 @@ class RecordWriter:
             self._marked_items.clear()
             self._marked_logs.clear()
             self._flow_marked = False
+            self._dropped = None
             self._to_release.clear()
             self._known_epoch = None
 
@@ -414,6 +432,7 @@ class RecordWriter:
         marked_items: list[tuple[str, models.ItemDetail]] = []
         logs: list[models.LogChunk] = []
         flow_row = False
+        dropped: dict[str, models.AtomDetail] | None = None
         try:
             _move(self._marked, records)
             _move(self._marked_items, marked_items)
@@ -421,8 +440,13 @@ class RecordWriter:
             flow_row = self._flow_marked
             if flow_row:  # Otherwise clearing it could lose a mark that another thread sets now.
                 self._flow_marked = False
+            if self._dropped is not None:
+                dropped, self._dropped = self._dropped, {}
+                records = [each for each in records if self._contains(each.uuid)]
+                marked_items = [pair for pair in marked_items if self._contains(pair[0])]
+                logs = [chunk for chunk in logs if self._contains(chunk.atom_uuid)]
             changed, items = dict.fromkeys(records), dict.fromkeys(marked_items)
-            if not (changed or items or logs or flow_row):
+            if not (changed or items or logs or flow_row or dropped):
                 return False
             by_atom: dict[str, list[models.ItemDetail]] = {}
             for uuid, item in items:
@@ -432,6 +456,8 @@ class RecordWriter:
                 connection.save_changes, self.flow_detail, list(changed), flow_row=flow_row,
                 items=by_atom, logs=logs, lease=self.lease,
             )  # fmt: skip
+            if dropped:
+                save = functools.partial(save, dropped=dropped)
             if settled is not None:
                 save = functools.partial(save, settled=settled)
             try:
@@ -447,12 +473,20 @@ class RecordWriter:
             self._marked_items.extendleft(reversed(marked_items))
             self._marked_logs.extendleft(reversed(logs))
             self._flow_marked = self._flow_marked or flow_row
+            if dropped:
+                self._dropped = {**dropped, **(self._dropped or {})}
             raise
         crashpoint("storage.after-save")
+        if dropped:
+            self._to_release.difference_update(dropped.values())
         for record in self._to_release.intersection(changed) if self._to_release else ():
             self._to_release.discard(record)
             self._release(record)
         return True
+
+    def _contains(self, uuid: str) -> bool:
+        """Return whether the flow contains an atom: a late event may mark a deleted one."""
+        return self.flow_detail.find(uuid) is not None
 
     def save_outline(self, outline: Outline) -> None:
         """Save the structure of the flow unless it is stored. Log a failure of the store.

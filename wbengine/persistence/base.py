@@ -437,6 +437,7 @@ class Connection(abc.ABC):
         logs: Sequence[models.LogChunk] = (),
         lease: _leases.Lease | None = None,
         settled: FlowCommand | None = None,
+        dropped: Collection[str] = (),
     ) -> None:
         """Write changed atoms, items and logs of `flow`, and its own row, in one atomic step.
 
@@ -450,6 +451,7 @@ class Connection(abc.ABC):
         :param logs: log chunks to add. Their atoms are stored or are in `atoms`. Logs of an atom
             that are more than `LOGGED_ATTEMPTS` attempts old are deleted.
         :param settled: the command that this write carries out, with `lease`.
+        :param dropped: uuids of atoms to delete, with their items and logs.
         :raises InvalidState: if the flow has another command than `settled`; nothing is written.
         :raises LeaseLost: if `lease` is not the latest lease of the flow, or the flow was deleted.
         :raises FlowBusy: if an engine runs the flow and no lease was given.

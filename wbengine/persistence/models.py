@@ -109,6 +109,9 @@ STARTS_AT: Final = "starts_at"
 SETTLED: Final = "settled"
 #: Key in the `meta` of a workflow: the number of its attempt, and data of that attempt.
 WORKFLOW: Final = "workflow"
+#: Key in the `meta` of a workflow: the inputs of its latest attempt and the signals that earlier
+#: ones received, after `steps.continue_as_new`.
+CONTINUED: Final = "continued"
 #: Key in the value of `WORKFLOW`: published values by name.
 PUBLISHED: Final = "published"
 #: Key in the `meta` of a step of a workflow: the fields of its `StepNote`.
@@ -595,6 +598,15 @@ class AtomDetail(_Named):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} {self.state} #{self.attempt}>"
+
+
+def first_attempt(workflow: AtomDetail) -> int:
+    """Return the attempt with which a workflow continued as new, or 0.
+
+    The steps of earlier attempts are deleted.
+    """
+    content = workflow.meta_value(CONTINUED)
+    return content.get("attempt", 0) if isinstance(content, Mapping) else 0
 
 
 def progress_of(value: Any) -> float | None:
@@ -1093,6 +1105,9 @@ class FlowDetail(_Named):
 
     def find(self, uuid: str) -> AtomDetail | None:
         return self._atoms.get(uuid)
+
+    def discard(self, uuid: str) -> None:
+        self._atoms.pop(uuid, None)
 
     @property
     def atoms(self) -> Collection[AtomDetail]:

@@ -95,6 +95,9 @@ class AsyncProgram(Program):
     def _run_ready(self) -> None:
         was_done, started = self._main.done(), self._clock()
         self._run_loop()
+        if self._continuation is not None and not self._main.done():
+            self._main.cancel()  # Another coroutine continues as new.
+            self._run_loop()
         if self._main.done() and not (was_done or self._is_closed):
             self._cancel_remaining(self._main)
             self._run_loop()
@@ -109,7 +112,9 @@ class AsyncProgram(Program):
         self._remaining = self._loop.tasks
         # A second cancellation would interrupt the clean-up after an earlier one.
         waiting = [task for task in self._remaining if not task.cancelling()]
-        has_returned = not main.cancelled() and main.exception() is None
+        has_returned = (
+            self._continuation is None and not main.cancelled() and main.exception() is None
+        )
         if waiting and has_returned and not self._history.is_replaying(self.called_count):
             LOG.warning(
                 "The function of workflow %r returned without awaiting its coroutines %s, which"

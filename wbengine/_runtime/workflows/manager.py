@@ -59,15 +59,29 @@ class Workflows:
         :param is_reverting: whether the scope of the workflow is being reverted. An execution of an
             earlier run then only ends.
         """
-        record, node = call.record, call.node
-        recorded = self._records.recorded(record.uuid, latest_execution(record))
-        run = WorkflowRun(call, recorded, self._records, self._now, lambda: self._on_waiting(node))
+        node = call.node
+        run = self._new_run(call)
         if call.action == calls.REVERT:
             run.begin_reversion()
         elif self._given_up is not None or is_reverting:
             run.give_up(self._given_up or _REVERTED)
         self.running[node] = run
         self._changed[node] = None
+
+    def _new_run(self, call: WorkflowCall) -> WorkflowRun:
+        record, node = call.record, call.node
+        recorded = self._records.recorded(record.uuid, latest_execution(record))
+        return WorkflowRun(call, recorded, self._records, self._now, lambda: self._on_waiting(node))
+
+    def _continue_as_new(self, run: WorkflowRun, outcome: calls.Outcome) -> None:
+        """Replace an ended attempt by the next one, unless the run is halted.
+
+        In that case, a later run repeats the end of the attempt.
+        """
+        if not self._is_halted:
+            call = self._records.continue_as_new(run.call, outcome.value, self._now())
+            self.running[call.node] = self._new_run(call)
+            self._changed[call.node] = None
 
     def _on_waiting(self, node: int) -> None:
         self._woken.append(node)
@@ -90,7 +104,9 @@ class Workflows:
             if not self._is_halted:
                 while run.to_begin:
                     progress.begun.append(run.begin_next(now))
-            if run.outcome is not None:
+            if run.outcome is not None and run.continues:
+                self._continue_as_new(run, run.outcome)
+            elif run.outcome is not None:
                 progress.ended.append((run.call, run.outcome))
                 del self.running[node]
         return progress

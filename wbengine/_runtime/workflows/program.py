@@ -6,13 +6,15 @@ import abc
 import asyncio
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, NoReturn
 
 from wbengine import exceptions
 from wbengine._concurrency import forks
 from wbengine._introspection import object_names
 from wbengine._runtime.workflows import step_tasks
+from wbengine._runtime.workflows.continuations import Continuation
 from wbengine._runtime.workflows.history import History
+from wbengine._tasks import commands, sleep_and_wait_for
 from wbengine._tasks.commands import Command
 from wbengine._tasks.scopes import OpenScopes
 from wbengine._tasks.sleep_and_wait_for import WaitingTask
@@ -116,6 +118,7 @@ class Program(abc.ABC):
         store_large: Callable[[Any, str, int], Any],
         seed: str,
         now: float,
+        first_signals: Mapping[str, int],
     ) -> None:
         self._function = function
         self._arguments = arguments
@@ -127,6 +130,9 @@ class Program(abc.ABC):
         self._store_large = store_large
         self.seed = seed
         self.now = now
+        self.first_signals = first_signals
+        # Set when the function has called `continue_as_new`.
+        self._continuation: Continuation | None = None
         self.scopes = OpenScopes(self._current_task)
         self.called_count = 0
         # Steps without a delivered result, by position. The function has the other handles.
@@ -189,8 +195,7 @@ class Program(abc.ABC):
 
     def start(self, command: Command) -> Handle:
         self._check_caller()
-        if self._is_closed:
-            raise exceptions.WorkflowInterrupted("The run of the workflow has ended")
+        self._check_open()
         step_tasks.check(self._function, command)
         position = self.called_count
         try:
@@ -202,6 +207,31 @@ class Program(abc.ABC):
         self._undelivered[position] = handle
         self._called.append(handle)
         return handle
+
+    def _check_open(self) -> None:
+        if self._is_closed or self._continuation is not None:
+            raise exceptions.WorkflowInterrupted("The run of the workflow has ended")
+
+    def continue_as_new(
+        self, inputs: Mapping[str, Any], signals: sleep_and_wait_for.SignalNumbers
+    ) -> NoReturn:
+        self._check_caller()
+        self._check_open()
+        if self.scopes.are_open:
+            raise RuntimeError(
+                "A workflow cannot continue as new in a scope: its steps could not be reverted any"
+                " more. Leave the scope first"
+            )
+        if not self.called_count:
+            raise RuntimeError(
+                "A workflow must call a step before it continues as new: it would never end"
+            )
+        checked_inputs = commands.continued_inputs(self._function, inputs)
+        for handle in self._undelivered.values():
+            if isinstance(handle.command.task, WaitingTask):
+                handle.command.task.abandon()  # Another wait may receive its signal.
+        self._continuation = Continuation(checked_inputs, signals.first())
+        raise exceptions.WorkflowInterrupted("The workflow continues as new")
 
     def version(self, change: str, newest: int) -> int:
         self._check_caller()
@@ -257,6 +287,9 @@ class Program(abc.ABC):
 
     def _fail(self, error: BaseException) -> None:
         """End with an exception of the function, or with the failure of the step that raised it."""
+        if self._continuation is not None:
+            self._end(None)
+            return
         failures = (handle.failure_of(error) for handle in self._failed)
         failure = next((each for each in failures if each is not None), None)
         self._end(ft.Failure.from_exception(error) if failure is None else failure)
@@ -272,7 +305,8 @@ class Program(abc.ABC):
         except exceptions.NonDeterministicWorkflow as error:
             self.error = error
         else:
-            self.is_over, self.value = True, value
+            self.is_over = True
+            self.value = value if self._continuation is None else self._continuation
 
 
 def _stored_form(value: Any) -> Any:

@@ -59,6 +59,7 @@ def of_call(
         "store_large": values.kept_value,
         "seed": f"{record.uuid} {record.attempt}",
         "now": record.submitted or now,
+        "first_signals": (record.meta_value(models.CONTINUED) or {}).get("signals", {}),
     }
     if workflow.is_async:
         # A replay may be debugged, which takes longer than the function may run.

@@ -15,6 +15,12 @@ from wbengine._calls import invocation as calls
 from wbengine._runtime import retry_controllers, task_retries
 from wbengine._runtime.gates import delayed_starts, signals_and_sleeps
 from wbengine._runtime.interrupted import has_lost_worker, is_refusal
+from wbengine._runtime.workflow_call import (
+    WorkflowCall,
+    latest_execution,
+    number_continued_attempt,
+)
+from wbengine._runtime.workflows.continuations import Continuation
 from wbengine._runtime.workflows.history import RecordedStep
 from wbengine._runtime.workflows.step import Step
 from wbengine._security import keys
@@ -207,6 +213,37 @@ class StepRecords:
         if self._keyring is not None:
             content = _macs.signed_step(flow, step.record, content, self._keyring)
         step.record.set_meta_value(models.STEP, content)
+
+    def continue_as_new(
+        self, call: WorkflowCall, continuation: Continuation, now: float
+    ) -> WorkflowCall:
+        """Begin the next attempt of a workflow, and delete the steps of the current one.
+
+        The next write contains all of this.
+
+        :param now: Unix seconds.
+        :returns: the call of the next attempt.
+        """
+        record = call.record
+        for step in self.recorded(record.uuid, latest_execution(record)):
+            self._storage.drop_step(step.record)
+        assert self._recorded is not None
+        del self._recorded[record.uuid, latest_execution(record)]
+        earlier = record.meta_value(models.CONTINUED) or {}
+        inputs = {**earlier.get("inputs", {}), **self.kept_arguments(continuation.inputs)}
+        number_continued_attempt(record, now)
+        content = {
+            "number": earlier.get("number", 0) + 1,
+            "attempt": record.attempt,
+            "at": now,
+            "inputs": inputs,
+            "signals": dict(continuation.signals),
+        }
+        record.meta[models.CONTINUED] = _macs.signed_continuation(
+            self._storage.flow_uuid, record, content
+        )
+        self.mark(record)
+        return call._replace(arguments={**call.arguments, **continuation.inputs})
 
     def mark(self, workflow: models.AtomDetail) -> None:
         """Write the record of a workflow with the next changes."""

@@ -13,6 +13,7 @@ from wbengine._runtime.control import GivenUp
 from wbengine._runtime.interrupted import unknown_result
 from wbengine._runtime.workflow_call import WorkflowCall
 from wbengine._runtime.workflows import guards, programs, step_tasks
+from wbengine._runtime.workflows.continuations import Continuation
 from wbengine._runtime.workflows.history import History, RecordedStep
 from wbengine._runtime.workflows.program import Program
 from wbengine._runtime.workflows.step import Step
@@ -424,7 +425,7 @@ class WorkflowRun:
 
     def give_up(self, reason: GivenUp) -> None:
         """End the function without a result, because the workflow will be reverted."""
-        if self._program is not None and self._final_outcome is None:
+        if self._program is not None and (self._final_outcome is None or self.continues):
             self._program.close()
             self._reversions.clear()
             self._end(self._given_up(reason))
@@ -438,6 +439,12 @@ class WorkflowRun:
         self.to_begin.clear()
         if self._program is not None:
             self._program.close()
+
+    @property
+    def continues(self) -> bool:
+        """Whether the function has ended and continues as a new attempt."""
+        final = self._final_outcome
+        return final is not None and isinstance(final.value, Continuation)
 
     @property
     def is_idle(self) -> bool:

@@ -156,6 +156,15 @@ class StoredFlow:
         self._batch += 1
         self.updated = time.time()
 
+    def discard(self, uuid: str) -> None:
+        """Delete an atom, with its items and logs. Idempotent."""
+        atom = self.detail.find(uuid)
+        for item in () if atom is None or atom.items is None else atom.items:
+            self._items.pop((uuid, item.index), None)
+        self._atoms.pop(uuid, None)
+        self.logs.pop(uuid, None)
+        self.detail.discard(uuid)
+
     def mark_changed(self, atoms: Iterable[str], items: Iterable[tuple[str, int]] = ()) -> None:
         """Store the current batch number for changed atoms and items (uuid of the atom, index)."""
         _move_to_end(self._atoms, atoms, self._batch)
@@ -236,6 +245,7 @@ class MemoryConnection(base.Connection):
         logs: Sequence[models.LogChunk] = (),
         lease: _leases.Lease | None = None,
         settled: commands.FlowCommand | None = None,
+        dropped: Collection[str] = (),
     ) -> None:
         with self._backend.lock:
             stored_flow = self._flow(flow.uuid, lease)
@@ -252,6 +262,9 @@ class MemoryConnection(base.Connection):
             for uuid, changed in items.items():
                 self._put_items(uuid, changed)
             stored_flow.add_logs(logs)
+            for uuid in dropped:
+                self._backend.atoms.pop(uuid, None)
+                stored_flow.discard(uuid)
             if flow_row:
                 self._report_end(_child_ends.end_of(stored_flow.detail))
 

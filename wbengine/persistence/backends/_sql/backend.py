@@ -352,8 +352,10 @@ class SQLConnection(base.Connection):
         logs: Sequence[models.LogChunk] = (),
         lease: _leases.Lease | None = None,
         settled: commands.FlowCommand | None = None,
+        dropped: Collection[str] = (),
     ) -> None:
-        batch = writing.batch_of(flow if flow_row else flow.uuid, atoms, items, logs=logs)
+        flow_or_uuid = flow if flow_row else flow.uuid
+        batch = writing.batch_of(flow_or_uuid, atoms, items, logs=logs, dropped=dropped)
 
         child_end = _child_ends.end_of(flow) if flow_row else None
         is_fast = self._backend.has_fast_batches and self._transaction is None and child_end is None

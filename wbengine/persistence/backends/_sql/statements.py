@@ -108,6 +108,9 @@ class Statements:
             f"DELETE FROM {_LOGS} WHERE atom_uuid = :atom_uuid AND attempt <= :oldest"
         )
         self.delete_atoms = sa.text(f"DELETE FROM {_ATOMS} WHERE flow_uuid = :flow_uuid")
+        self.drop_atom = sa.text(
+            f"DELETE FROM {_ATOMS} WHERE uuid = :uuid AND flow_uuid = :flow_uuid"
+        )
         self.delete_items = sa.text(
             f"DELETE FROM {_ITEMS} WHERE atom_uuid = :atom_uuid AND attempt <> :attempt"
         )

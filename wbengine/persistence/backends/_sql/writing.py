@@ -67,6 +67,8 @@ class Batch:
     tags: list[rows.Row] = field(default_factory=list)
     #: The flow if its run has set tags, which `tags` replace.
     tagged: list[rows.Row] = field(default_factory=list)
+    #: Atoms to delete.
+    dropped: list[rows.Row] = field(default_factory=list)
 
     def number_rows(self, number: int) -> list[rows.Row]:
         """Set the number of the batch in all rows. Return the atoms of which only items changed."""
@@ -89,6 +91,7 @@ class Batch:
             (statements.put_logs, self.logs),
             (statements.delete_run_tags, self.tagged),
             (statements.put_tags, self.tags),
+            (statements.drop_atom, self.dropped),
         )
         return ((statement, part_rows) for statement, part_rows in parts if part_rows)
 
@@ -96,7 +99,7 @@ class Batch:
         self, connection: sa.Connection, statements: Statements, lease: _leases.Lease | None = None
     ) -> None:
         """Write the contents of a locked flow with one statement for each kind of row."""
-        if not (self.atoms or self.items or self.logs or self.tags or self.tagged):
+        if not (self.atoms or self.items or self.logs or self.tags or self.tagged or self.dropped):
             return
         if lease is not None:
             number = _batch_number(lease)
@@ -112,6 +115,7 @@ def batch_of(
     items: base.ItemChanges = base.NO_ITEMS,
     book_uuid: str | None = None,
     logs: Iterable[models.LogChunk] = (),
+    dropped: Iterable[str] = (),
 ) -> Batch:
     """Create the rows of a batch.
 
@@ -130,6 +134,7 @@ def batch_of(
         batch.tags = rows.tag_rows(flow.uuid, flow.own_meta, given=book_uuid is not None)
         if flow.meta_value(_tags.CHANGED) is not None:
             batch.tagged = [{"flow_uuid": flow.uuid}]
+    batch.dropped = [{"uuid": uuid, "flow_uuid": batch.flow_uuid} for uuid in dropped]
     for atom in atoms:
         tree = _trees.tree_of(atom)
         batch.atoms.append(rows.ATOM.row(tree, seals, flow_uuid=batch.flow_uuid, kind=atom.kind))
@@ -186,7 +191,7 @@ def write_on_driver(
 
 def is_statement(statements: Statements, batch: Batch) -> bool:
     """Return True if the driver writes the batch with a single statement."""
-    other_rows = batch.flow or batch.items or batch.begun or batch.logs
+    other_rows = batch.flow or batch.items or batch.begun or batch.logs or batch.dropped
     return len(batch.atoms) in statements.atom_batches and not other_rows
 
 
@@ -196,9 +201,9 @@ def as_statement(
     """Return a batch as one PostgreSQL statement with its parameters, or None.
 
     The statement can be repeated, because it writes complete rows. The result is None if the batch
-    contains logs or tags, or is so large that passing rows as JSON would be slower.
+    contains logs, tags or deletions, or is so large that passing rows as JSON would be slower.
     """
-    if batch.logs or batch.tags or batch.tagged:
+    if batch.logs or batch.tags or batch.tagged or batch.dropped:
         return None
     number = _batch_number(lease)
     touched = [row["uuid"] for row in batch.number_rows(number)]
