@@ -281,3 +281,47 @@ def test_destroy_flow_keeps_its_book_and_other_flows(connection: Connection) -> 
     connection.release_lease(lease)
     connection.save_logbook(book)
     assert {each.uuid for each in connection.get_logbook(book.uuid)} == {flow.uuid, other.uuid}
+
+
+def test_dropped_atoms_are_deleted_with_the_other_changes(connection: Connection) -> None:
+    workflow, kept = models.TaskDetail("w"), models.TaskDetail("kept")
+    steps = [models.TaskDetail(f"w/1.{number}-step") for number in range(3)]
+    for step in steps:
+        step.meta[models.STEP] = {"workflow": workflow.uuid, "attempt": 1}
+    steps[0].items = models.Items(0, ["a", "b"])
+    book, flow = make(workflow, kept, *steps)
+    connection.save_logbook(book)
+    lease = connection.acquire_lease(flow.uuid, "me", 60)
+    chunk = models.LogChunk(steps[1].uuid, 1, -1, [])
+    connection.save_changes(flow, [], flow_row=False, logs=[chunk], lease=lease)
+    before = connection.get_changes(flow.uuid)
+    known = before.put_into(None)
+
+    workflow.meta[models.CONTINUED] = {"attempt": 2}
+    new = models.TaskDetail("w/2.0-step")
+    new.meta[models.STEP] = {"workflow": workflow.uuid, "attempt": 2}
+    dropped = [step.uuid for step in steps]
+    for flow_row in (False, True):  # A repetition changes nothing.
+        connection.save_changes(
+            flow, [workflow, new], flow_row=flow_row, lease=lease, dropped=dropped
+        )
+    stored = connection.get_flow_details(flow.uuid)
+    assert {atom.name for atom in stored} == {"w", "kept", "w/2.0-step"}
+    assert connection.get_logs(flow.uuid) == []
+    with pytest.raises(exceptions.NotFound):
+        connection.get_atom_details(steps[0].uuid)
+    changes = connection.get_changes(flow.uuid, before.cursor)
+    assert (names(changes), changes.whole) == ({"w", "w/2.0-step"}, False)
+    assert {atom.name for atom in changes.put_into(known)} == {"w", "kept", "w/2.0-step"}
+
+
+def test_write_under_a_lost_lease_drops_no_atom(connection: Connection) -> None:
+    atom = models.TaskDetail("t")
+    book, flow = make(atom)
+    connection.save_logbook(book)
+    lease = connection.acquire_lease(flow.uuid, "me", 60)
+    connection.release_lease(lease)
+    connection.acquire_lease(flow.uuid, "other", 60)
+    with pytest.raises(exceptions.LeaseLost):
+        connection.save_changes(flow, [], lease=lease, dropped=[atom.uuid])
+    assert len(connection.get_flow_details(flow.uuid)) == 1

@@ -106,6 +106,25 @@ def right_workflow(steps: Steps, order: str) -> str:
     return steps.now().isoformat()
 
 
+@task.task
+def charge_month(order: str, month: int) -> str:
+    return BANK.effect(f"{month} of {order}", idempotency_key=f"{order}-{month}")
+
+
+@charge_month.revert(failed=True)
+def refund_month(order: str, month: int) -> None:
+    BANK.undo(f"{month} of {order}", missing_ok=True)
+
+
+@task.workflow
+def right_continued_workflow(steps: Steps, order: str, month: int = 1) -> int:
+    steps.run(charge_month, order, month)
+    steps.wait_for("paid", timeout=3600, default=None)
+    if month < 3:
+        steps.continue_as_new(month=month + 1)
+    return month
+
+
 @task.workflow
 async def right_async_workflow(steps: AsyncSteps, order: str) -> int:
     done = await asyncio.gather(steps.run(charge, order), steps.run(ship, order))
@@ -120,6 +139,7 @@ async def right_async_workflow(steps: AsyncSteps, order: str) -> int:
         (right_flow_in_parallel, {}),
         (right_workflow, {"approved": True}),
         (right_async_workflow, {"approved": True}),
+        (right_continued_workflow, {"paid": True}),
     ],
 )
 @pytest.mark.parametrize("seed", [0, 1])

@@ -171,6 +171,8 @@ def undone(outcome: Outcome, expected: Expected) -> Iterator[Problem]:
         if world.permanent:
             continue
         latest = done[-1]
+        if outcome.is_final(latest.step):
+            continue
         how = f"no revert of {latest.step or 'the workflow'} undid it"
         if any(each in failures for each in latest.executions):
             how = (

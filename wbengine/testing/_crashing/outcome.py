@@ -131,3 +131,11 @@ class Outcome:
     unknown_worlds: set[World] = field(default_factory=set)
     #: Whether a step precedes another one, which may depend on it.
     is_before: Callable[[str, str], bool] = lambda _, __: False
+    #: By name of a workflow that continued as new: its first attempt whose steps can be undone.
+    first_attempts: Mapping[str, int] = field(default_factory=dict)
+
+    def is_final(self, step: str) -> bool:
+        """Return whether nothing undoes a step, because its workflow continued as new."""
+        workflow, _, place = step.rpartition("/")
+        attempt = place.partition(".")[0]
+        return attempt.isdecimal() and int(attempt) < self.first_attempts.get(workflow, 0)

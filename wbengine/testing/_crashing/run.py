@@ -140,6 +140,11 @@ class _Run:
         outcome.state = state
         outcome.unsent = self._sender.unsent
         self._moments.event("end", f"the flow ended in {state}")
+        outcome.first_attempts = {
+            record.name: first
+            for record in self._engine.storage.flow_detail
+            if (first := models.first_attempt(record))
+        }
         if state == states.SUCCESS:
             outcome.values = self._engine.storage.fetch_all()
 
