@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -66,11 +66,12 @@ class Stage:
     def parent(self) -> str:
         return (self.folder / "parent").read_text()
 
-    def run(self, *, is_first: bool) -> None:
+    def run(self) -> None:
         """Run the scenario to its end. A repetition sends the same commands again."""
         impl_executor.ExecutorConductor.CLAIM_SECONDS = 0.2
         with backends.backend(self.uri) as store:
-            self._finish(store)
+            # Before its end, a revert would be a cancellation.
+            self._finish(store, until_ended="revert" in self.scenario.commands)
             for command in self.scenario.commands:
                 with contextlib.suppress(exceptions.InvalidState):
                     self._send(store, command)
@@ -153,19 +154,19 @@ def run_killed(stage: Stage, number: int) -> bool:
                 signal.pause()
 
         crash_points.install(hit)
-        stage.run(is_first=True)
+        stage.run()
 
     was_killed = processes.wait(processes.fork(run_until_killed, log)) == -signal.SIGKILL
-    code = processes.wait(processes.fork(lambda: stage.run(is_first=False), log))
+    code = processes.wait(processes.fork(stage.run, log))
     if code:
         raise AssertionError(f"the second process ended with {code}: {log.read_text()[-3000:]}")
     return was_killed
 
 
-def sweep(folder: Path, name: str, numbers: Callable[[], list[int]]) -> tuple[int, list[str]]:
+def sweep(folder: Path, name: str, numbers: Iterable[int]) -> tuple[int, list[str]]:
     """Kill a scenario at these crash points. Return the number of kills, and problems."""
     kills, problems = 0, list[str]()
-    for number in numbers():
+    for number in numbers:
         place = folder / f"{name}-{number}"
         place.mkdir(parents=True)
         stage = Stage(place, SCENARIOS[name])

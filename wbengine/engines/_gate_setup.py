@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from wbengine import states
 from wbengine._calls import invocation as calls
@@ -11,7 +12,6 @@ from wbengine._runtime import atom_lifecycle, deadlines, inbox
 from wbengine._runtime.gates import (
     base,
     chain,
-    child_flows,
     delayed_starts,
     paused_types,
     retry_waits,
@@ -19,6 +19,9 @@ from wbengine._runtime.gates import (
 )
 from wbengine.engines import _compilation
 from wbengine.persistence._pauses import TaskPause
+
+if TYPE_CHECKING:
+    from wbengine._runtime.gates.child_flows import Children
 
 __all__ = ["end_in", "is_running", "make_gates"]
 
@@ -33,7 +36,7 @@ def make_gates(
     *,
     pauses: tuple[TaskPause, ...] | None,
     received: signals_and_sleeps.ReceivedSignals | None,
-    children: child_flows.Children | None,
+    children: Children | None,
     permit_gate: base.Gate | None,
 ) -> chain.GateChain:
     """Return the gates that the flow needs.
@@ -50,6 +53,9 @@ def make_gates(
             delayed_starts.StartTimeGate(timers, clock, end, keeps_times=executor.keeps_times)
         )
     if received is not None and children is not None:
+        # Loaded here, because most flows have no workflows.
+        from wbengine._runtime.gates import child_flows
+
         gates.append(child_flows.ChildGate(children, received, clock, end, lifecycle.record_of))
     if received is not None:
         gates.append(signals_and_sleeps.WaitGate(received, timers, clock, end, lifecycle.record_of))
