@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
+import sys
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,9 +18,9 @@ from wbengine import engines, exceptions, operations, states, task, testing
 from wbengine._concurrency import crash_points
 from wbengine.conductors.backends import impl_executor
 from wbengine.persistence import backends
+from wbengine.persistence import base as persistence
 
 ITEMS = ["tea", "cup"]
-_UUID = "0f5c4e1c-56a2-4c0e-9a3f-3f8f0d3b9a01"
 
 
 class Scenario(NamedTuple):
@@ -79,7 +81,7 @@ class Stage:
             if not self.scenario.commands:
                 self._finish(store, until_ended=True)
 
-    def _send(self, store: backends.base.Backend, command: str) -> None:
+    def _send(self, store: persistence.Backend, command: str) -> None:
         if command == "signal":
             for uuid, state in self.states(store).items():
                 if uuid != self.parent and state not in states.FLOW_ENDED:
@@ -89,7 +91,7 @@ class Stage:
         else:
             operations.request(store, self.parent, command)
 
-    def _finish(self, store: backends.base.Backend, *, until_ended: bool = False) -> None:
+    def _finish(self, store: persistence.Backend, *, until_ended: bool = False) -> None:
         """Run flows until none can run now. Claims of killed processes expire meanwhile."""
 
         def is_over() -> bool:
@@ -102,7 +104,7 @@ class Stage:
         processes.until(is_over, 30.0, "the flows do not end")
 
     @staticmethod
-    def _is_idle(store: backends.base.Backend) -> bool:
+    def _is_idle(store: persistence.Backend) -> bool:
         with store.get_connection() as connection:
             rows = connection.list_flows().flows
         return all(
@@ -111,7 +113,7 @@ class Stage:
         )
 
     @staticmethod
-    def states(store: backends.base.Backend) -> dict[str, str]:
+    def states(store: persistence.Backend) -> dict[str, str]:
         with store.get_connection() as connection:
             return {row.uuid: row.state for row in connection.list_flows().flows}
 
@@ -182,3 +184,9 @@ def sweep(folder: Path, name: str, numbers: Iterable[int]) -> tuple[int, list[st
         if not was_killed:
             break
     return kills, problems
+
+
+if __name__ == "__main__":
+    # A process of its own: forks must not have the threads of other tests.
+    counted, found_problems = sweep(Path(sys.argv[1]), sys.argv[2], map(int, sys.argv[3:]))
+    print(json.dumps([counted, found_problems]))
