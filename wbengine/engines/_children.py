@@ -246,6 +246,11 @@ class ChildFlows:
             if error is None:
                 return None
             return End(flow.state or states.PENDING, ft.Failure.from_exception(error))
+        if _was_interrupted(flow):
+            self._command(uuid, _commands.RESUME)
+            if self._local is not None:
+                self._local.run(uuid)
+            return None
         if flow.state != states.SUCCESS:
             return End(flow.state or states.PENDING, _failure_of(flow))
         try:
@@ -450,6 +455,12 @@ def _flow_of(task: Child, *, is_made: bool = True) -> Any:
 
 def _is_workflow(flow: Any) -> bool:
     return _flow_factories.is_workflow(flow)
+
+
+def _was_interrupted(flow: models.FlowDetail) -> bool:
+    """Return whether the latest run ended because the store failed: another run continues."""
+    errors = flow.history[-1].errors if flow.history else None
+    return flow.state == states.FAILURE and errors == exceptions.StorageFailure.__name__
 
 
 def _failure_of(flow: models.FlowDetail) -> ft.Failure:
