@@ -400,12 +400,40 @@ def test_omitted_check_finds_nothing() -> None:
     assert run(flow_of(charge_with_strict_refund), without=["nothing_missing"], max_runs=60).ok
 
 
-def test_serial_engine_repeats_steps_with_other_request_ids() -> None:
-    """A kill of the process ends a step that the engine runs, and it runs again."""
-    flow = flow_of(Reserve)
-    assert run(flow, max_runs=60).ok
-    report = run(flow, engine="serial")
-    assert checks_of(report) == {"at_most_once"}, report
+@task.task
+def charge_with_request_id(self: task.Task, item: str) -> None:
+    assert self.request is not None
+    BANK.effect(f"charge {item}", idempotency_key=self.request.id)
+
+
+@charge_with_request_id.revert(failed=True)
+def refund_with_request_id(item: str) -> None:
+    BANK.undo(f"charge {item}", missing_ok=True)
+
+
+@task.workflow
+def charges_items(steps: Steps, order: str) -> None:
+    steps.run(charge_with_request_id, order)
+    steps.map(charge_with_request_id, ["1", "2"])
+
+
+@task.task(retries=2)
+def retried_charge(self: task.Task, order: str) -> None:
+    """Each retry has another id, because the bank does not execute a key again after an undo."""
+    assert self.request is not None
+    BANK.effect(f"charge {order}", idempotency_key=self.request.id)
+
+
+@retried_charge.revert(failed=True)
+def undo_retried_charge(order: str) -> None:
+    BANK.undo(f"charge {order}", missing_ok=True)
+
+
+@pytest.mark.parametrize("flow", [flow_of(Reserve), charges_items, flow_of(retried_charge)])
+@pytest.mark.parametrize("engine", ["worker-based", "serial"])
+def test_interrupted_step_is_repeated_with_the_same_request_id(flow: Any, engine: str) -> None:
+    report = run(flow, engine=engine, max_runs=300)
+    assert report.ok and report.singles_run > 10, report
 
 
 def test_value_that_cannot_be_encoded_fails() -> None:

@@ -94,9 +94,10 @@ def outcome(executor: Any, wanted: invocation.Invocation) -> Any:
 
 @pytest.mark.parametrize("action", ["execute", "revert"])
 def test_task_request_has_id_attempt_epoch_and_flow(make: Any, action: Any) -> None:
-    wanted = call(Tells("t"), action, attempt=3, epoch=4, flow_uuid="f", index=2, resumed=1)
+    """The id is that of the first attempt, which this one repeats."""
+    wanted = call(Tells("t"), action, attempt=3, epoch=4, flow_uuid="f", index=2, repeats=1)
     request, cancelled = outcome(make(), wanted)
-    name = invocation.request_id("uuid", action, 3, 2, 1)
+    name = invocation.request_id("uuid", action, 2, 2)
     assert request == running.Request(name, 3, 4, "f", "local", None)
     assert cancelled is False
     assert (wanted.task.request, wanted.task.cancelled) == (None, False)

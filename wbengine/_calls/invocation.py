@@ -105,6 +105,8 @@ class Invocation:
 
     :ivar uuid: uuid of the atom.
     :ivar attempt: number of the attempt. It only increases for a flow detail.
+    :ivar repeats: number of attempts before this one that ended with their engine, and that it
+        repeats.
     :ivar result: result of the execution, for reverts.
     :ivar failures: failures of the flow, for reverts.
     :ivar events: receives the events of the running task in order, from any thread. If it has a
@@ -150,6 +152,7 @@ class Invocation:
     flow_uuid: str = ""
     priority: int = 0
     index: int = -1
+    repeats: int = 0
     resumed: int = 0
     epoch: int = 1
     recovered: bool = False

@@ -217,7 +217,8 @@ class Task(atom.Atom):
         """Public data of the running call, or None.
 
         Available in `execute`, `revert` and functions that they call. Pass it to threads that they
-        start. `request.id` is the same in all processes for the same execution.
+        start. `request.id` is the same in all processes for the same execution, also if it
+        runs again because its process ended.
         """
         call = running.current(self)
         if call is None:
@@ -225,7 +226,8 @@ class Task(atom.Atom):
         deadline = call.cancellation.deadline
         if call.origin is not None:
             return call.origin._replace(deadline=deadline)
-        name = invocation.request_id(call.uuid, call.action, call.attempt, call.index, call.resumed)
+        first = call.attempt - call.repeats
+        name = invocation.request_id(call.uuid, call.action, first, call.index)
         return running.Request(
             name,
             call.attempt,

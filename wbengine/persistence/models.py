@@ -501,6 +501,16 @@ class AtomDetail(_Named):
             self._came_to = None
 
     @property
+    def repeats(self) -> int:
+        """The number of attempts directly before this one that did not end, and that it repeats."""
+        count = 0
+        for each in reversed(self.past):
+            if each.state is not None or each.action != self.action:
+                break
+            count += 1
+        return count
+
+    @property
     def settled(self) -> int:
         """The highest attempt that `settle_attempts` found, or 0."""
         number = self.meta_value(SETTLED)

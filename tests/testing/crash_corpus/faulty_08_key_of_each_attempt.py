@@ -1,8 +1,7 @@
 """Pay a salary with retries and book it.
 
 `pay` passes `self.request.id` as idempotency key. That id is equal for the copies of one request,
-but each retry, and each new execution after the process of the engine died, is another request.
-The bank sees a new key and pays the salary again.
+but each retry is another request. The bank sees a new key and pays the salary again.
 """
 
 from __future__ import annotations

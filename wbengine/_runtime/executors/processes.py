@@ -276,7 +276,7 @@ def _fields(invocation: calls.Invocation) -> tuple[Any, ...]:
         (
             invocation.flow_uuid,
             invocation.index,
-            invocation.resumed,
+            invocation.repeats,
             invocation.epoch,
             invocation.recovered,
             invocation.captures,
@@ -300,7 +300,7 @@ def _restored(
 ) -> calls.Invocation:
     call = calls.Invocation(task, action, uuid, attempt, arguments, result, failures)
     (
-        call.flow_uuid, call.index, call.resumed, call.epoch, call.recovered, call.captures,
+        call.flow_uuid, call.index, call.repeats, call.epoch, call.recovered, call.captures,
         call.payloads, call.stores_large,
     ) = origin  # fmt: skip
     call.not_after = not_after

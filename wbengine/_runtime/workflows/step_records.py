@@ -154,6 +154,7 @@ class StepRecords:
             call.cancellation.cancel()
         call.node, call.step, call.priority = node, step, task.priority
         call.flow_uuid, call.settled = self._storage.flow_uuid, record.settled
+        call.repeats = record.repeats
         lifecycle.prepare_call(call, record, task)
         if is_resumed:
             call.recovered, call.lost, call.epoch = True, has_lost_worker(record), record.epoch
