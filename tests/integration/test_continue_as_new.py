@@ -170,7 +170,7 @@ def publish_and_tag(steps: Steps, number: int = 0) -> int:
     steps.continue_as_new(number=steps.run(add, number))
 
 
-def test_published_values_and_tags_stay_and_versions_start_anew(store: base.Backend) -> None:
+def test_published_values_and_tags_stay_and_versions_are_forgotten(store: base.Backend) -> None:
     engine = engines.load(publish_and_tag, backend=store)
     engine.run()
     flow = store.get_connection().get_flow_details(engine.storage.flow_uuid)

@@ -210,9 +210,7 @@ class Context:
             store does not exist.
         """
         if self.settings.keys:
-            from wbengine._cli import fleets
-
-            fleets.keys(self.settings)
+            object_names.load("wbengine._cli.fleets:keys")(self.settings)
         with collector.loading():
             opened = store_access.open_store(self.settings, **options)
         with contextlib.closing(opened) as backend:

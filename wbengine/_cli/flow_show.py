@@ -11,6 +11,7 @@ import click
 from wbengine import states
 from wbengine._cli import base, common_options
 from wbengine._cli import context as contexts
+from wbengine._introspection import object_names
 from wbengine.views import _formatting, _json_values
 
 if TYPE_CHECKING:
@@ -66,9 +67,8 @@ def command(
         children: Collection[RowView] = ()
         if view.children:
             # Loaded here, because most flows have no children.
-            from wbengine._cli import flow_tree
-
-            children = flow_tree.children_of(connection, uuid, redactor)
+            children_of = object_names.load("wbengine._cli.flow_tree:children_of")
+            children = children_of(connection, uuid, redactor)
     printer = context.printer
     printer.document("flow-show/1", view.to_dict())
     if printer.as_json:

@@ -140,10 +140,9 @@ class Task(atom.Atom):
             `concurrency` and `concurrency_key`. Of a workflow: `priority` and those of retries.
         :raises TypeError, ValueError: if an option is unknown or invalid.
         """
-        # Imported here, because most programs do not use it.
-        from wbengine._tasks import call_options
-
-        return cast("type[Self]", call_options.with_options(cls, options))
+        # Loaded here, because most programs do not use it.
+        with_options = object_names.load("wbengine._tasks.call_options:with_options")
+        return cast("type[Self]", with_options(cls, options))
 
     def _signatures(self) -> tuple[binding.Signature, binding.Signature]:
         execute, revert = super()._signatures()

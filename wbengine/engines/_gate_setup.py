@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from wbengine import states
 from wbengine._calls import invocation as calls
 from wbengine._concurrency import clocks
+from wbengine._introspection import object_names
 from wbengine._runtime import atom_lifecycle, deadlines, inbox
 from wbengine._runtime.gates import (
     base,
@@ -54,9 +55,8 @@ def make_gates(
         )
     if received is not None and children is not None:
         # Loaded here, because most flows have no workflows.
-        from wbengine._runtime.gates import child_flows
-
-        gates.append(child_flows.ChildGate(children, received, clock, end, lifecycle.record_of))
+        gate = object_names.load("wbengine._runtime.gates.child_flows:ChildGate")
+        gates.append(gate(children, received, clock, end, lifecycle.record_of))
     if received is not None:
         gates.append(signals_and_sleeps.WaitGate(received, timers, clock, end, lifecycle.record_of))
     if pauses is not None:

@@ -409,11 +409,11 @@ class Engine(abc.ABC):
         backend, flow = self._storage.backend, self._storage.flow_detail
         if backend is None or not flow.forks:
             return None
-        # Imported here, because few flows have forks.
-        from wbengine.persistence import _living_forks
-
+        # Loaded here, because few flows have forks.
+        find_refusal = object_names.load("wbengine.persistence._living_forks:refusal")
         with contextlib.closing(backend.get_connection()) as connection:
-            return _living_forks.refusal(connection, flow, what)
+            refusal: str | None = find_refusal(connection, flow, what)
+            return refusal
 
     def _store_defaults(self) -> None:
         """Add the defaults of workflows to the inputs of a new flow, so that they do not change."""
