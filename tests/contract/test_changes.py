@@ -292,7 +292,7 @@ def test_dropped_atoms_are_deleted_with_the_other_changes(connection: Connection
     book, flow = make(workflow, kept, *steps)
     connection.save_logbook(book)
     lease = connection.acquire_lease(flow.uuid, "me", 60)
-    chunk = models.LogChunk(steps[1].uuid, 1, -1, [])
+    chunk = models.LogChunk(steps[1].uuid, 1, -1, ())
     connection.save_changes(flow, [], flow_row=False, logs=[chunk], lease=lease)
     before = connection.get_changes(flow.uuid)
     known = before.put_into(None)

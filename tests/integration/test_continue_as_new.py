@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from wbengine import engines, exceptions, operations, states, task
+from wbengine.drawing import _step_rows
 from wbengine.patterns import linear_flow
 from wbengine.persistence import backends, base
 from wbengine.steps import AsyncSteps, Steps
+from wbengine.views import flow_status
 
 EFFECTS: list[Any] = []
 
@@ -104,10 +106,10 @@ def test_workflow_in_a_graph_continues(store: base.Backend) -> None:
 @task.workflow
 def fails_in_third(steps: Steps, number: int = 0, times: int = 1000) -> int:
     number = steps.run(add, number)
-    if number == 3:
-        steps.run(fail, times)
-        return number
-    steps.continue_as_new(number=number)
+    if number < 3:
+        steps.continue_as_new(number=number)
+    steps.run(fail, times)
+    return number
 
 
 def test_failure_undoes_only_the_steps_of_the_last_attempt(store: base.Backend) -> None:
@@ -164,10 +166,9 @@ def publish_and_tag(steps: Steps, number: int = 0) -> int:
         steps.publish("status", "begun")
         steps.tag(order=17)
         assert steps.version("change", 1) == 1
-    else:
-        assert steps.version("change", 2) == 2
-        return number
-    steps.continue_as_new(number=steps.run(add, number))
+        steps.continue_as_new(number=steps.run(add, number))
+    assert steps.version("change", 2) == 2
+    return number
 
 
 def test_published_values_and_tags_stay_and_versions_are_forgotten(store: base.Backend) -> None:
@@ -191,7 +192,7 @@ async def continue_in_scope_of_other(steps: AsyncSteps) -> None:
         async with steps.scope():
             await steps.wait_for("never")
 
-    asyncio.ensure_future(hold())
+    _ = asyncio.ensure_future(hold())
     await steps.run(add, 1)
     steps.continue_as_new()
 
@@ -219,7 +220,7 @@ def continue_with_unknown(steps: Steps, number: int = 0) -> None:
 def test_invalid_continuation_is_refused(workflow: Any, message: str) -> None:
     with pytest.raises((RuntimeError, TypeError), match=message):
         engines.run(workflow)
-    assert EFFECTS == ([] if workflow is continue_at_once else [1, -1])
+    assert ([] if workflow is continue_at_once else [1, -1]) == EFFECTS
 
 
 def test_function_that_catches_all_exceptions_still_continues() -> None:
@@ -245,7 +246,7 @@ def test_continuation_by_another_coroutine_ends_the_function() -> None:
 
         if number == 2:
             return number
-        asyncio.ensure_future(watch())
+        _ = asyncio.ensure_future(watch())
         await steps.wait_for("never")
         return -1
 
@@ -281,6 +282,17 @@ def test_cancelled_flow_undoes_the_steps_of_the_current_attempt(store: base.Back
         engine.run()
     assert engine.storage.get_flow_state() == states.REVERTED
     assert EFFECTS in ([0, 1, 2, -2], [0, 1, 2, 3, -3], [0, 1, 2])
+
+
+def test_flow_show_says_that_earlier_steps_are_final(store: base.Backend) -> None:
+    engine = engines.load(count, backend=store)
+    engine.run()
+    view = flow_status.read(store.get_connection(), engine.storage.flow_uuid)
+    (workflow,) = (atom for atom in view.atoms if atom.steps is not None)
+    assert workflow.steps is not None
+    assert (workflow.steps.continued, len(workflow.steps.shown)) == (4, 1)
+    first, *_ = _step_rows.rows(workflow.steps)
+    assert first.text == "continued as new 4 times: the steps before are final"
 
 
 def test_many_continuations_keep_the_flow_small(store: base.Backend) -> None:

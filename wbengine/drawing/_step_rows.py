@@ -47,6 +47,9 @@ def rows(steps: StepsView, limit: int | None = None) -> Sequence[Row]:
 
 
 def _earlier_attempts(steps: StepsView) -> Iterator[Row]:
+    if steps.continued:
+        times = "once" if steps.continued == 1 else f"{steps.continued:,} times"
+        yield Row(None, f"continued as new {times}: the steps before are final", 0)
     for earlier in steps.earlier:
         total = _formatting.count(sum(earlier.counts.values()), "step")
         counts = _box_text.counted(earlier.counts)

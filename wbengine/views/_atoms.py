@@ -258,6 +258,9 @@ class StepsView(NamedTuple):
     :ivar shown: the steps of this attempt that are shown, in the order of their calls.
     :ivar reason: why the first incomplete step does not run; None if any step runs.
     :ivar shown_counts: number of all steps of this attempt by displayed state.
+    :ivar continued: how often the workflow has continued as new; the steps of the attempts before
+        are final, and not stored.
+    :ivar continued_at: Unix time of the latest continuation, or None.
     """
 
     attempt: int
@@ -266,6 +269,8 @@ class StepsView(NamedTuple):
     earlier: tuple[EarlierSteps, ...] = ()
     reason: Reason | None = None
     shown_counts: Mapping[str, int] = MappingProxyType({})
+    continued: int = 0
+    continued_at: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         return _formatting.as_dict(self, without=("reason", "shown_counts"))

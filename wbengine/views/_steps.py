@@ -98,10 +98,18 @@ def steps_of(
 
     :param records: records of a flow; those that are not records of steps are ignored.
     """
-    return {
+    all_records = list(records)
+    views = {
         workflow: _steps_view(by_attempt, redactor, situation)
-        for workflow, by_attempt in _by_attempt(records).items()
+        for workflow, by_attempt in _by_attempt(all_records).items()
     }
+    for record in all_records if views else ():
+        continued = record.meta_value(models.CONTINUED)
+        if continued and record.uuid in views:
+            views[record.uuid] = views[record.uuid]._replace(
+                continued=continued.get("number", 0), continued_at=continued.get("at")
+            )
+    return views
 
 
 def waiting_steps(records: Iterable[models.AtomDetail]) -> dict[str, models.AtomDetail]:

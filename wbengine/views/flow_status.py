@@ -155,7 +155,7 @@ class FlowViewBuilder:
         if self._step_records:
             from wbengine.views import _steps as steps  # most flows have no workflow
 
-            self._steps = steps.steps_of(self._step_records, self.redactor, self.situation)
+            self._steps = steps.steps_of(detail, self.redactor, self.situation)
             self._failed_steps = _step_notes.failed_steps(self._step_records, detail)
             if self.state not in states.FLOW_ENDED:
                 self._waiting_steps = steps.waiting_steps(self._step_records)
