@@ -62,6 +62,25 @@ def test_options_of_calls_apply_to_run_and_map(workflow: Any, engine: str) -> No
     assert sorted(order for order, *_ in CALLS) == [1, 1, 1, 2, 2, 3, 3]
 
 
+@task.task(retries=3, backoff=0.01, retry_on=ConnectionError)
+def fail() -> None:
+    CALLS.append("fail")
+    raise ConnectionError("no")
+
+
+@task.workflow
+def never_retry(steps: Steps) -> None:
+    steps.run(fail.options(retries=0))
+
+
+def test_retries_of_the_decorator_can_be_switched_off() -> None:
+    for flow in (never_retry, linear_flow.Flow("f").add(fail.options(retries=0)())):
+        CALLS.clear()
+        with pytest.raises(ConnectionError):
+            engines.run(flow)
+        assert CALLS == ["fail"]
+
+
 @task.workflow
 def compare(steps: Steps) -> list[Any]:
     limits = [steps.run(Pack, 1), steps.run(Pack.options(timelimit=5), 2), steps.run(Pack, 3)]

@@ -192,8 +192,9 @@ async def continue_in_scope_of_other(steps: AsyncSteps) -> None:
         async with steps.scope():
             await steps.wait_for("never")
 
-    _ = asyncio.ensure_future(hold())
+    holding = asyncio.ensure_future(hold())
     await steps.run(add, 1)
+    assert not holding.done()
     steps.continue_as_new()
 
 
@@ -246,9 +247,9 @@ def test_continuation_by_another_coroutine_ends_the_function() -> None:
 
         if number == 2:
             return number
-        _ = asyncio.ensure_future(watch())
+        watching = asyncio.ensure_future(watch())
         await steps.wait_for("never")
-        return -1
+        return -1 if watching.done() else -2
 
     assert engines.run(watched)["result"] == 2
 
@@ -293,6 +294,21 @@ def test_flow_show_says_that_earlier_steps_are_final(store: base.Backend) -> Non
     assert (workflow.steps.continued, len(workflow.steps.shown)) == (4, 1)
     first, *_ = _step_rows.rows(workflow.steps)
     assert first.text == "continued as new 4 times: the steps before are final"
+
+
+def test_signal_that_is_sent_during_a_continuation_is_received(store: base.Backend) -> None:
+    engine = engines.load(collect, backend=store)
+    sent = iter("bc")
+
+    def send_next(state: str, details: Any) -> None:
+        item = next(sent, None)
+        if item is not None:
+            engine.signal("item", item)
+
+    engine.atom_notifier.register(states.SUCCESS, send_next)
+    engine.signal("item", "a")
+    engine.run()
+    assert engine.storage.fetch("result") == ["a", "b", "c"]
 
 
 def test_many_continuations_keep_the_flow_small(store: base.Backend) -> None:

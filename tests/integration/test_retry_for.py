@@ -137,14 +137,10 @@ def test_history_of_endless_retries_is_bounded(store: base.Backend) -> None:
 
 def test_controller_of_a_flow_with_time_retries_until_it_has_passed() -> None:
     again = retry.Times(None, retry_for="5h", backoff=2 * HOUR)
-    flow = linear_flow.Flow("f", retry=again).add(call_bank.options(retries=0, **NONE)("bank"))
+    flow = linear_flow.Flow("f", retry=again).add(call_bank.options(retries=0)("bank"))
     with pytest.raises(ConnectionError, match="attempt 3"):
         load(flow).run()
     assert waits() == [0.0, 2 * HOUR, 4 * HOUR]
-
-
-#: Options that switch off the retries of a task.
-NONE: dict[str, Any] = {"backoff": None, "retry_for": None}
 
 
 def test_times_without_number_requires_a_time() -> None:

@@ -174,3 +174,22 @@ def test_parked_workflow_continues_on_workers(
             handle.signal("approved", 1)
             assert handle.result(60)["result"] == 1
     assert runs(tmp_path) == ["step-0", "step-1"]
+
+
+def test_worker_receives_the_options_of_a_call(tmp_path: Path, store: base.Backend) -> None:
+    with fleet(tmp_path):
+        engine = load(support.compare_limits, tmp_path, store)
+        engine.run()
+    assert engine.storage.fetch("result") == [True, False]
+
+
+@pytest.mark.slow
+def test_workflow_on_workers_continues_after_the_loss_of_a_worker(
+    tmp_path: Path, store: base.Backend
+) -> None:
+    with fleet(tmp_path, 2):
+        engine = load(support.continued_on_workers, tmp_path, store)
+        engine.run()
+    assert engine.storage.fetch("result") == 3
+    assert runs(tmp_path) == ["repeatable"] * 5
+    assert sum(atom.is_step for atom in engine.storage.flow_detail) == 1

@@ -112,3 +112,24 @@ def waits(steps: Steps, folder: str) -> int:
     steps.run(gated, 0, folder)
     steps.sleep(1)
     return steps.run(gated, steps.wait_for("approved"), folder)
+
+
+@task.task
+def limit_of(self: task.Task, folder: str) -> bool:
+    """Return whether the worker knows a deadline of this execution."""
+    assert self.request is not None
+    return self.request.deadline is not None
+
+
+@task.workflow
+def compare_limits(steps: Steps, folder: str) -> list[bool]:
+    limited = steps.run(limit_of.options(timelimit=60), folder)
+    return [limited, steps.run(limit_of, folder)]
+
+
+@task.workflow
+def continued_on_workers(steps: Steps, folder: str, number: int = 0) -> int:
+    steps.run(repeatable, folder, mortal=number == 1)
+    if number < 3:
+        steps.continue_as_new(number=number + 1)
+    return number

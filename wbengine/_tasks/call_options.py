@@ -96,7 +96,13 @@ def _check(what: str, given: TaskWithOptions) -> None:
         return values.get(name, getattr(given.task_class, name))
 
     if not values.keys().isdisjoint(retry_options.NAMES):
-        retry_options.check(what, *map(option, retry_options.NAMES))
+        # Without retries, the other options of the decorator have no effect.
+        has_retries = option("retries") != 0
+        of_retries = (
+            option(name) if has_retries or name == "retries" else values.get(name)
+            for name in retry_options.NAMES
+        )
+        retry_options.check(what, *of_retries)
     time_limits.read(values.get("timelimit"), f"timelimit of {what}")
     if not isinstance(values.get("priority", 0), int | float):
         raise TypeError(f"priority of {what} must be a number, got {values['priority']!r:.80}")
