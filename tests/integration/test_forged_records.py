@@ -316,6 +316,55 @@ def test_forged_injected_values_are_rejected(
         engines.load_from_detail(reload(store, detail), backend=store)
 
 
+@task.task
+def pay_rate(rate: int) -> int:
+    return rate
+
+
+@task.workflow
+def pay_rates(steps: Steps, rate: int = 0) -> int:
+    paid = steps.run(pay_rate, rate)
+    if rate < 2:
+        steps.continue_as_new(rate=paid + 1)
+    steps.wait_for("done")
+    return paid
+
+
+@pytest.mark.parametrize(
+    "forged", [{"inputs": {"rate": 9}}, {"signals": {"done": 2}}, {"mac": None}]
+)
+def test_forged_inputs_of_a_continued_workflow_are_rejected(
+    signing: Path, store: base.Backend, forged: dict[str, Any]
+) -> None:
+    engine = engines.load(pay_rates, backend=store)
+    successes: list[str] = []
+
+    def suspend(state: str, details: Any) -> None:
+        successes.append(state)
+        if len(successes) == 2:
+            engine.suspend()
+
+    engine.atom_notifier.register(states.SUCCESS, suspend)
+    engine.run()
+    detail = reload(store, engine.storage.flow_detail)
+    engine = engines.load(pay_rates, backend=store, flow_detail=detail)
+    engine.signal("done", True)
+    (record,) = (each for each in detail if models.CONTINUED in each.meta)
+    honest = record.meta[models.CONTINUED]
+    record.meta[models.CONTINUED] = {**honest, **forged}
+    with contextlib.closing(store.get_connection()) as connection:
+        connection.save_changes(detail, [record])
+    engine = engines.load(pay_rates, backend=store, flow_detail=reload(store, detail))
+    with pytest.raises(exceptions.NotTrusted, match=r"^continuation .*(MAC|not signed)"):
+        engine.run()
+    record.meta[models.CONTINUED] = honest
+    with contextlib.closing(store.get_connection()) as connection:
+        connection.save_changes(detail, [record])
+    engine = engines.load(pay_rates, backend=store, flow_detail=reload(store, detail))
+    engine.run()
+    assert engine.storage.fetch("result") == 2
+
+
 @task.workflow
 def pay_default(steps: Steps, amount: int = 1) -> int:
     return amount

@@ -298,6 +298,8 @@ class AtomLifecycle:
         if action == calls.EXECUTE:
             try:
                 call = call._replace(arguments=self.workflow_arguments(node, atom))
+            except exceptions.NotTrusted:
+                raise  # The flow is unchanged, and can be resumed after a repair.
             except Exception as error:
                 is_lost = isinstance(error, exceptions.PayloadUnavailable)
                 if is_lost and record.attempt == attempt:
