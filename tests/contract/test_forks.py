@@ -406,3 +406,29 @@ def test_fork_with_undo_gets_the_unique_key(world: World) -> None:
         fork_flows.diamond, backend=world.store, board=world.board, inputs=CARD, unique="order 1"
     )
     assert again.id == fork
+
+
+def test_fork_after_reverted_scope_inherits_its_steps(world: World) -> None:
+    uuid = world.flow(fork_flows.scoped, "ship")
+    flow = world.run_fork(uuid, "ship")
+    assert EFFECTS == ["ship"] and flow.state == states.SUCCESS
+
+
+def test_fork_inside_reverted_scope_repeats_the_reverted_steps(world: World) -> None:
+    uuid = world.flow(fork_flows.scoped, "ship")
+    flow = world.run_fork(uuid, "revert-scope")
+    assert EFFECTS == ["pack", "undo pack", "ship"] and inherited(flow) == {"charge"}
+
+
+@pytest.mark.parametrize(("failing", "again"), [("pack", ["pack"]), ("ship", ["ship"])])
+def test_fork_repeats_one_of_concurrent_steps(world: World, failing: str, again: list[str]) -> None:
+    uuid = world.flow(fork_flows.gathered, failing)
+    flow = world.run_fork(uuid, failing)
+    assert [effect for effect in EFFECTS if effect != "charge"][: len(again)] == again
+    assert flow.state == states.SUCCESS and EFFECTS[-1] == "charge"
+
+
+def test_task_after_which_nothing_failed_can_be_the_start(world: World) -> None:
+    uuid = world.flow(fork_flows.diamond, **CARD)
+    flow = world.run_fork(uuid, "B")
+    assert EFFECTS == ["B", "D"] and flow.state == states.SUCCESS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -139,6 +140,23 @@ def looped(run: steps.Steps) -> int:
     for number in range(3):
         run.run(charge, number)
     return 3
+
+
+@task.workflow
+def scoped(run: steps.Steps) -> str:
+    """Charge, then pack in a scope that is reverted, then ship."""
+    run.run(charge, 1)
+    with contextlib.suppress(ValueError), run.scope():
+        run.run(pack, "in a box")
+        raise ValueError("the box is too small")
+    return run.run(ship, "home")
+
+
+@task.workflow
+async def gathered(run: steps.AsyncSteps) -> list[str]:
+    """Pack and ship at the same time, then charge."""
+    both = await asyncio.gather(run.run(pack, "one"), run.run(ship, "home"))
+    return [*both, await run.run(charge, 1)]
 
 
 class Noted(task.Task):
