@@ -13,6 +13,7 @@ from wbengine import engines, exceptions, operations, states
 from wbengine.jobs import base as jobs
 from wbengine.operations import Edits
 from wbengine.persistence import base, models
+from wbengine.persistence._step_notes import StepNote
 
 from . import places
 
@@ -432,3 +433,13 @@ def test_task_after_which_nothing_failed_can_be_the_start(world: World) -> None:
     uuid = world.flow(fork_flows.diamond, **CARD)
     flow = world.run_fork(uuid, "B")
     assert EFFECTS == ["B", "D"] and flow.state == states.SUCCESS
+
+
+def test_fork_inherits_step_that_was_overtaken_by_the_start(world: World) -> None:
+    uuid = world.flow(fork_flows.overtaken, "ship")
+    notes = [StepNote.of(record) for record in flow_of(world.store, uuid) if record.is_step]
+    orders = {note.position: note.completed for note in notes if note is not None}
+    assert orders == {0: 2, 1: 1, 2: 3}
+    flow = world.run_fork(uuid, "pack")
+    assert EFFECTS == ["pack", "ship"] and flow.state == states.SUCCESS
+    assert len(inherited(flow)) == 1

@@ -159,6 +159,13 @@ async def gathered(run: steps.AsyncSteps) -> list[str]:
     return [*both, await run.run(charge, 1)]
 
 
+@task.workflow
+async def overtaken(run: steps.AsyncSteps) -> str:
+    """The first step completes after the second one. Then ship."""
+    await asyncio.gather(run.sleep(0.1), run.run(pack, "one"))
+    return await run.run(ship, "home")
+
+
 class Noted(task.Task):
     """A task that records its execution and reversion in a file."""
 

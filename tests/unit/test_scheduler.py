@@ -22,8 +22,9 @@ from tests.unit.scheduling import (
     steps,
     subflows,
 )
-from wbengine import states
-from wbengine._runtime import node_states, reverting
+from wbengine import engines, states
+from wbengine._runtime import node_states, retry_decisions, reverting
+from wbengine._runtime.scheduler import Scheduler
 
 RUNNING, SUCCESS, FAILURE = "RUNNING", "SUCCESS", "FAILURE"
 IGNORE = ("IGNORE", "IGNORE")
@@ -415,3 +416,19 @@ def test_failure_that_is_being_reverted_is_not_examined_again() -> None:
     assert run.names(run.scheduler.unresolved()) == "a"
     run.apply(states.REVERT)
     assert run.scheduler.unresolved() == [] and not run.scheduler._failed
+
+
+def test_kept_result_is_not_reverted_and_does_not_delay_reverts() -> None:
+    engine = engines.load(LINEAR("f").add(*steps("abc")))
+    engine.compile()
+    assert engine.compilation is not None
+    plan = engine.compilation.plan
+    a, b, c = (plan.by_name[name] for name in "abc")
+    saved = dict.fromkeys((a, b, c), (SUCCESS, states.EXECUTE))
+    scheduler = Scheduler(plan, saved, kept={b})
+    scheduler.start()
+    scheduler.apply(retry_decisions.everything(plan))
+    for node in (c, a):
+        assert scheduler.take().revert == [node]
+        scheduler.reverted(node)
+    assert scheduler.done and scheduler.verdict() == states.REVERTED
