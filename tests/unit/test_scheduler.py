@@ -419,7 +419,7 @@ def test_failure_that_is_being_reverted_is_not_examined_again() -> None:
 
 
 def test_kept_result_is_not_reverted_and_does_not_delay_reverts() -> None:
-    engine = engines.load(LINEAR("f").add(*steps("abc")))
+    engine = engines.load(LINEAR("f").add(*steps(*"abc")))
     engine.compile()
     assert engine.compilation is not None
     plan = engine.compilation.plan
