@@ -75,7 +75,7 @@ def inherited(flow: models.FlowDetail) -> set[str]:
     }
 
 
-CARD = {"card": "a", "order": 1}
+CARD: dict[str, Any] = {"card": "a", "order": 1}
 
 
 @places.everywhere

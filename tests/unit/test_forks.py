@@ -28,7 +28,7 @@ def random_flow(source: random.Random, names: list[str], depth: int = 0) -> Any:
             names.append(f"t{len(names)}")
             members.append(Step(names[-1]))
     flow.add(*members)
-    if kind is GRAPH:
+    if isinstance(flow, GRAPH):
         for number, member in enumerate(members[1:], 1):
             if source.random() < 0.6:
                 flow.link(members[source.randrange(number)], member)

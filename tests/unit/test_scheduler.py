@@ -418,17 +418,17 @@ def test_failure_that_is_being_reverted_is_not_examined_again() -> None:
     assert run.scheduler.unresolved() == [] and not run.scheduler._failed
 
 
-def test_kept_result_is_not_reverted_and_does_not_delay_reverts() -> None:
+@pytest.mark.parametrize(("name", "reverted"), [("a", "cb"), ("b", "ca"), ("c", "ba")])
+def test_kept_result_is_not_reverted_and_delays_no_reverts(name: str, reverted: str) -> None:
     engine = engines.load(LINEAR("f").add(*steps(*"abc")))
     engine.compile()
     assert engine.compilation is not None
     plan = engine.compilation.plan
-    a, b, c = (plan.by_name[name] for name in "abc")
-    saved = dict.fromkeys((a, b, c), (SUCCESS, states.EXECUTE))
-    scheduler = Scheduler(plan, saved, kept={b})
+    saved = {plan.by_name[each]: (SUCCESS, states.EXECUTE) for each in "abc"}
+    scheduler = Scheduler(plan, saved, kept={plan.by_name[name]})
     scheduler.start()
     scheduler.apply(retry_decisions.everything(plan))
-    for node in (c, a):
+    for node in (plan.by_name[each] for each in reverted):
         assert scheduler.take().revert == [node]
         scheduler.reverted(node)
     assert scheduler.done and scheduler.verdict() == states.REVERTED
