@@ -11,8 +11,9 @@ from tests.support import fork_flows
 from tests.support.fork_flows import EFFECTS, FAILING, flow_of, run, submit
 from wbengine import engines, exceptions, operations, states
 from wbengine.jobs import base as jobs
-from wbengine.operations import Edits
+from wbengine.operations import Edits, _bulk
 from wbengine.persistence import base, models
+from wbengine.persistence._bulk import BulkFlow
 from wbengine.persistence._step_notes import StepNote
 
 from . import places
@@ -443,3 +444,26 @@ def test_fork_inherits_step_that_was_overtaken_by_the_start(world: World) -> Non
     flow = world.run_fork(uuid, "pack")
     assert EFFECTS == ["pack", "ship"] and flow.state == states.SUCCESS
     assert len(inherited(flow)) == 1
+
+
+def test_fork_of_workflow_whose_function_failed_inherits_all_steps(world: World) -> None:
+    uuid = world.flow(fork_flows.checked, "checked")
+    flow = world.run_fork(uuid, "failed")
+    assert EFFECTS == ["ship"] and flow.state == states.SUCCESS
+
+
+@places.everywhere
+def test_many_flows_are_forked_by_one_operation(world: World) -> None:
+    flows = [world.flow(fork_flows.order, "ship", amount=5, address="here") for _ in range(2)]
+    done = world.flow(fork_flows.order, amount=5, address="here")
+    rows = [BulkFlow(uuid, states.FAILURE) for uuid in flows] + [BulkFlow(done, states.SUCCESS)]
+    bulk = _bulk.start(world.store, "flow fork", rows, {"start": "failed"}, reason="release 42")
+    bulk = _bulk.carry_out(_bulk.BulkRun(world.store, bulk, "me"), lambda _: None)
+    assert (bulk.done, bulk.skipped) == (2, 1)
+    forks = [entry["flow"] for uuid in flows for entry in flow_of(world.store, uuid).forks]
+    run(world.store, world.board, *forks)
+    assert EFFECTS == ["ship", "ship"]
+    assert {flow_of(world.store, fork).state for fork in forks} == {states.SUCCESS}
+    with world.store.get_connection() as connection:
+        (skipped,) = connection.bulks.skipped(bulk.uuid)
+    assert "has no failed task or step" in skipped.reason

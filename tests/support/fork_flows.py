@@ -166,6 +166,15 @@ async def overtaken(run: steps.AsyncSteps) -> str:
     return await run.run(ship, "home")
 
 
+@task.workflow
+def checked(run: steps.Steps) -> str:
+    """Pack, then ship, unless the function itself fails between them."""
+    run.run(pack, "one")
+    if "checked" in FAILING:
+        raise ValueError("the parcel is too heavy")
+    return run.run(ship, "home")
+
+
 class Noted(task.Task):
     """A task that records its execution and reversion in a file."""
 
