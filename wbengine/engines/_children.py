@@ -204,6 +204,7 @@ class ChildFlows:
 
     def revert(self, uuid: str, request: str) -> End | None:
         mark = f"{self._by}, step {request}"
+        self._raise_lost_store(uuid)
         try:
             flow = self._access(lambda connection: connection.get_flow_details(uuid, lazy=True))
             command = self._access(lambda connection: connection.commands([uuid])).get(uuid)
@@ -213,9 +214,11 @@ class ChildFlows:
             command = None  # Its engine died after the end, before it deleted the command.
         if flow.state == states.REVERTED and command is None:
             return End(states.REVERTED, None)
-        if command is None:
-            if any(mark in (change.why or "") for change in flow.history):
-                return self._failed_revert(uuid) if flow.state in states.FLOW_ENDED else None
+        was_requested = any(mark in (change.why or "") for change in flow.history)
+        has_failed = flow.state == states.FAILURE and not _was_interrupted(flow)
+        if command is None and was_requested and has_failed:
+            return self._failed_revert(uuid)
+        if command is None and not (was_requested and flow.state not in states.FLOW_ENDED):
             try:
                 self._command(uuid, _commands.REVERT, by=mark)
             except exceptions.InvalidState as error:
@@ -231,9 +234,7 @@ class ChildFlows:
         return End(flow.state or states.PENDING, failure)
 
     def end_of(self, uuid: str, task: Child) -> End | None:
-        error = None if self._local is None else self._local.errors.get(uuid)
-        if isinstance(error, exceptions.StorageFailure):
-            raise error
+        error = self._raise_lost_store(uuid)
         if task.flow is not None:
             _flow_of(task, is_made=False)  # Its module defines the types of values.
         try:
@@ -260,6 +261,16 @@ class ChildFlows:
         except Exception as error:
             return End(states.SUCCESS, ft.Failure.from_exception(error))
         return End(states.SUCCESS, value)
+
+    def _raise_lost_store(self, uuid: str) -> Exception | None:
+        """Raise the error of a store that ended a run here; return another error, or None.
+
+        :raises StorageFailure: so that the run of the parent ends, and a later run repeats both.
+        """
+        error = None if self._local is None else self._local.errors.get(uuid)
+        if isinstance(error, exceptions.StorageFailure):
+            raise error
+        return error
 
     def _value_of(self, detail: models.FlowDetail, task: Child) -> Any:
         """Return the result of a workflow, or all values of another flow by name."""
@@ -348,7 +359,9 @@ class _LocalRuns:
             # Until the engine has attached itself, the clock must not advance.
             events: queue.SimpleQueue[Any] = queue.SimpleQueue()
             self._clock.attach(events, _always)
-            self._running[uuid] = self._pool.submit(self._run, uuid, events)
+            future = self._running[uuid] = self._pool.submit(self._run, uuid, events)
+        # Also if `close` cancels it.
+        future.add_done_callback(lambda _: self._clock.detach(events))
 
     def _run(self, uuid: str, events: queue.SimpleQueue[Any]) -> None:
         self.errors.pop(uuid, None)
@@ -363,14 +376,13 @@ class _LocalRuns:
                 self._engines.pop(uuid, None)
                 self._running.pop(uuid, None)
             self._report(uuid)
-            self._clock.detach(events)
 
     def _run_engine(self, uuid: str, events: queue.SimpleQueue[Any]) -> None:
         with contextlib.closing(self._store.get_connection()) as connection:
             detail = _loading.read_flow_detail(connection, uuid)
         flow = self.flows.get(uuid) or _loading.flow_from_detail(detail)
         engine = self._make_engine(flow, detail, self._store)
-        engine.keeps_suspended = True
+        engine.keeps_suspended, engine.check_state = True, _check_not_ended
         with self._lock:
             if self._is_closing:
                 return
@@ -409,7 +421,8 @@ class _LocalRuns:
             for engine in self._current_engines():
                 with contextlib.suppress(exceptions.InvalidState):
                     engine.suspend()
-            _, running = futures.wait(running, _SUSPEND_SECONDS)
+            futures.wait(running, _SUSPEND_SECONDS)
+            running = {future for future in running if not future.done()}
 
     def _current_engines(self) -> Collection[base.Engine]:
         with self._lock:
@@ -479,6 +492,11 @@ def _failure_of(flow: models.FlowDetail) -> ft.Failure:
 def _deleted(uuid: str, consequence: str) -> End:
     error = exceptions.FlowDeleted(f"Child flow {uuid} was deleted: {consequence}")
     return End(states.UNDEFINED, ft.Failure.from_exception(error))
+
+
+def _check_not_ended(state: str) -> None:
+    if state in states.FLOW_ENDED:
+        raise _ownership.StateRefused(f"it has already ended in {state}")
 
 
 def _always() -> bool:
