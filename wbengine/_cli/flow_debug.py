@@ -153,6 +153,9 @@ class _Debugger(pdb.Pdb):
     def user_call(self, frame: FrameType, argument_list: None) -> None:
         pass  # It stops at the first line.
 
+    def user_return(self, frame: FrameType, return_value: Any) -> None:
+        pass  # A coroutine also returns when it waits.
+
     def user_exception(self, frame: FrameType, exc_info: Any) -> None:
         """Stop in the code of the user, not where a library raised the exception."""
         kind, error, _ = exc_info
