@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple, NoReturn
+from collections.abc import Mapping
+from typing import Any, ClassVar, Final, NamedTuple, NoReturn
 
 from wbengine import exceptions, states
 from wbengine import storage as storage_module
@@ -152,7 +152,11 @@ class Masked:
 
     type_name: str
 
+    #: Whether a function has used a masked value.
+    is_used: ClassVar[bool] = False
+
     def _end(self, *args: object) -> NoReturn:
+        Masked.is_used = True
         raise exceptions.WorkflowInterrupted(f"The function uses a masked {self.type_name}")
 
     __bool__ = __len__ = __iter__ = __getitem__ = __contains__ = __call__ = _end
@@ -205,23 +209,18 @@ def replay(workflow: task_module.Workflow, document: Any) -> Replayed:
     history = _RecordedHistory(document["workflow"], steps)
     call = workflow_call.WorkflowCall(0, workflow, calls.EXECUTE, record, arguments)
     values = storage_module.Storage(models.FlowDetail(record.name, record.uuid))
+    Masked.is_used = False
     program = programs.replay(call, history, values, 0.0, lambda tags: None)
+    if Masked.is_used:  # The end of the function is no difference.
+        return Replayed(program.called_count, len(steps), False, None)
     if program.error is not None:
         raise program.error
-    has_ended_early = _has_ended_early(program.called_count, steps)
-    if not (program.is_over or has_ended_early):
+    if not program.is_over:
         history.check_end(program.called_count)
-    count = min(program.called_count, len(steps))
-    return Replayed(count, len(steps), program.is_over, program.value)
+    return Replayed(program.called_count, len(steps), program.is_over, program.value)
 
 
-def _has_ended_early(called: int, steps: Sequence[RecordedStep]) -> bool:
-    return False
-
-
-def _recorded(
-    record: models.TaskDetail, position: int, content: Mapping[str, Any]
-) -> RecordedStep:
+def _recorded(record: models.TaskDetail, position: int, content: Mapping[str, Any]) -> RecordedStep:
     step = models.TaskDetail(content["name"], f"{record.uuid}-{position}")
     step.state = content["state"]
     if "failure" in content:

@@ -65,16 +65,19 @@ class StoredWorkflow:
         """
         return self._lifecycle.workflow_arguments(self.node, self.workflow)
 
-    def replay(self, steps: History) -> Program:
-        """Call the function in this thread until it needs a step without a result."""
-        record = self.record
-        if record.attempt != self.attempt:  # It was reverted afterwards.
-            record, attempts = record.copy(), record.all_attempts
+    def as_executed(self) -> models.AtomDetail:
+        """Return the record with the attempt of the execution, which may be reverted since."""
+        record, attempts = self.record.copy(), self.record.all_attempts
+        if record.attempt != self.attempt:
             record.attempt = self.attempt
             begun = [each.submitted for each in attempts if each.attempt == self.attempt]
             record.submitted = begun[0] if begun else None
+        return record
+
+    def replay(self, steps: History) -> Program:
+        """Call the function in this thread until it needs a step without a result."""
         call = workflow_call.WorkflowCall(
-            self.node, self.workflow, calls.EXECUTE, record, self.arguments()
+            self.node, self.workflow, calls.EXECUTE, self.as_executed(), self.arguments()
         )
         now = time.time()
         return programs.replay(call, steps, self.storage, now, self._records.check_tags)

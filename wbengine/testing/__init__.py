@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from wbengine.testing._crashing.outcome import FinishedRun
     from wbengine.testing._crashing.report import Finding, Report
     from wbengine.testing._faults import Fault
+    from wbengine.testing._replays import Replayed, replay
     from wbengine.testing._stores import FaultyBackend
     from wbengine.testing._submitted import run_submitted
     from wbengine.testing._traces import Trace, assert_flow_trace
@@ -38,11 +39,13 @@ __all__ = [
     "KeyValueWorld",
     "ManualClock",
     "QueueWorld",
+    "Replayed",
     "Report",
     "Trace",
     "World",
     "assert_flow_trace",
     "crash_everywhere",
+    "replay",
     "run_submitted",
     "worker_in_thread",
 ]
@@ -55,6 +58,7 @@ __getattr__, __dir__ = lazily.lazy_attributes(
         "._crashing.report": ("Finding", "Report"),
         "._crashing.run": ("FinishedRun",),
         "._faults": ("Fault",),
+        "._replays": ("Replayed", "replay"),
         "._stores": ("FaultyBackend",),
         ".._concurrency.manual_clock": ("ManualClock",),
         "._submitted": ("run_submitted",),
