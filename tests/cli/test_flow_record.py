@@ -1,0 +1,165 @@
+"""`wbengine flow record`, and the replay of its records in tests."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import Command
+from wbengine import engines, exceptions, testing
+from wbengine.persistence import backends, base
+from wbengine.types import failure as ft
+
+CODE = """\
+from wbengine import task
+
+
+@task.task
+def quote(order):
+    return {"price": 5, "card": "4111"}
+
+
+@task.task
+def charge(order, price, key):
+    return ["paid", price]
+
+
+@task.task
+def ship(order):
+    raise LookupError(f"no box for {order}")
+
+
+@task.workflow(name="order")
+def order(steps, order):
+    price = steps.run(quote, order)
+    if steps.version("log", 2) >= 2:
+        steps.run(charge, order, price, key=str(steps.uuid4()))
+    try:
+        steps.run(ship, order)
+    except LookupError:
+        steps.sleep(0.001)
+    approved = steps.wait_for("go")
+    paid = steps.run(charge, order, approved, key="second")
+    return paid[1]
+"""
+
+
+@pytest.fixture
+def store(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[base.Backend]:
+    monkeypatch.setenv("WBENGINE_PERSISTENCE", "sqlite:///flows.db")
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    with backends.backend("sqlite:///flows.db") as opened:
+        yield opened
+    sys.modules.pop("recorded_orders", None)
+
+
+def module(*replacements: tuple[str, str]) -> Any:
+    """Import the code again, with replacements."""
+    text = CODE
+    for old, new in replacements:
+        assert old in text
+        text = text.replace(old, new)
+    Path("recorded_orders.py").write_text(text, encoding="utf-8")
+    sys.modules.pop("recorded_orders", None)
+    importlib.invalidate_caches()
+    return importlib.import_module("recorded_orders")
+
+
+def run(store: base.Backend, *, to_end: bool = True) -> str:
+    engine = engines.load(module().order, inputs={"order": 7}, backend=store)
+    if to_end:
+        engine.signal("go", "yes")
+    engine.park_after = 0.0
+    engine.run()
+    return engine.storage.flow_uuid
+
+
+def record(wbengine: Command, uuid: str, *words: str) -> Path:
+    answer = wbengine("flow", "record", uuid, "-o", "record.json", *words)
+    assert answer.code == 0, answer.err
+    return Path("record.json")
+
+
+def test_record_with_values_is_replayed_to_the_end(wbengine: Command, store: base.Backend) -> None:
+    path = record(wbengine, run(store), "--values")
+    replayed = testing.replay(module().order, path)
+    assert replayed == testing.Replayed(6, 6, True, "yes")
+    assert path.stat().st_mode & 0o077 == 0
+
+
+def test_record_of_flow_in_progress_is_replayed_to_its_wait(
+    wbengine: Command, store: base.Backend
+) -> None:
+    path = record(wbengine, run(store, to_end=False), "--values")
+    assert testing.replay(module().order, path) == testing.Replayed(5, 5, False, None)
+
+
+def test_masked_record_contains_no_values(wbengine: Command, store: base.Backend) -> None:
+    uuid = run(store)
+    text = wbengine("flow", "record", uuid).out
+    assert not any(value in text for value in ("4111", "paid", "yes", "no box", '"value": 7'))
+    assert json.loads(text)["arguments"] == {"order": {"masked": "int"}}
+
+
+def test_masked_record_is_replayed_until_a_value_is_used(
+    wbengine: Command, store: base.Backend
+) -> None:
+    path = record(wbengine, run(store))
+    assert testing.replay(module().order, path) == testing.Replayed(6, 6, False, None)
+    used = ("price = steps.run(quote, order)", 'price = steps.run(quote, order)["price"]')
+    assert testing.replay(module(used).order, path).steps == 1
+
+
+EDITS = {
+    "other task": ("steps.run(ship, order)", "steps.run(quote, order)"),
+    "other signal": ('wait_for("go")', 'wait_for("gone")'),
+    "other constant": ('key="second"', 'key="third"'),
+    "removed step": ("        steps.sleep(0.001)\n", "        pass\n"),
+    "earlier end": ('    approved = steps.wait_for("go")\n', "    return 1\n"),
+    "other version": (">= 2", ">= 3"),
+}
+
+
+@pytest.mark.parametrize("values", [False, True])
+@pytest.mark.parametrize("name", EDITS)
+def test_other_code_differs_from_the_record(
+    wbengine: Command, store: base.Backend, name: str, values: bool
+) -> None:
+    path = record(wbengine, run(store), *(["--values"] if values else []))
+    is_hidden = name == "other constant" and not values  # The call has a masked argument.
+    expected = exceptions.NonDeterministicWorkflow
+    with contextlib.nullcontext() if is_hidden else pytest.raises(expected, match="recorded as"):
+        testing.replay(module(EDITS[name]).order, path)
+
+
+def test_masked_failure_has_the_class_of_the_failure(
+    wbengine: Command, store: base.Backend
+) -> None:
+    path = record(wbengine, run(store))
+    content = json.loads(path.read_text(encoding="utf-8"))
+    (failure,) = [step["failure"] for step in content["steps"] if "failure" in step]
+    assert ft.Failure.from_dict(failure).check(LookupError) is LookupError
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"schema": "wbengine/flow-record/1"}'])
+def test_damaged_record_is_refused(store: base.Backend, text: str) -> None:
+    Path("record.json").write_text(text, encoding="utf-8")
+    with pytest.raises(exceptions.InvalidFormat):
+        testing.replay(module().order, "record.json")
+
+
+def test_only_workflows_are_replayed(store: base.Backend) -> None:
+    with pytest.raises(TypeError, match="must be a workflow"):
+        testing.replay(module().quote, "record.json")
+
+
+def test_values_are_written_only_to_a_file(wbengine: Command, store: base.Backend) -> None:
+    answer = wbengine("flow", "record", run(store), "--values")
+    assert (answer.code, answer.out) == (2, "")
