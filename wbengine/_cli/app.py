@@ -29,6 +29,7 @@ _FLOW_COMMANDS: Final = {
     "get": Lazy("flow_get", "Print the values that the workflows of a flow published."),
     "events": Lazy("flow_history", "Print the events of a flow in order.", "events"),
     "debug": Lazy("flow_debug", "Replay the workflow of a flow in a debugger."),
+    "diff": Lazy("flow_diff", "Show where two runs part."),
     "record": Lazy("flow_record", "Record the steps of a workflow for a test."),
     "assign": Lazy("flow_assign", "Assign flows to another version of their code."),
     "logs": Lazy("flow_history", "Print the log lines of the tasks and steps of a flow.", "logs"),

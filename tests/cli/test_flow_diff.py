@@ -1,0 +1,138 @@
+"""`wbengine flow diff` shows where two runs part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import Command
+from wbengine import engines, task
+from wbengine.patterns import linear_flow
+from wbengine.persistence import backends, base
+from wbengine.steps import Steps
+
+PRICES: dict[str, Any] = {}
+
+
+@task.task
+def quote(item: str) -> Any:
+    return PRICES[item]
+
+
+@task.task
+def charge(price: int, card: str) -> str:
+    if price > 100:
+        raise ValueError("too expensive")
+    return "paid"
+
+
+@task.workflow(name="order")
+def order(steps: Steps, items: list[str]) -> None:
+    for item in items:
+        steps.run(charge, steps.run(quote, item), card="4111")
+    steps.wait_any("yes", "no")
+
+
+class Greet(task.Task):
+    def execute(self, name: str) -> str:
+        return f"hello {name}"
+
+
+@pytest.fixture
+def store(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[base.Backend]:
+    monkeypatch.setenv("WBENGINE_PERSISTENCE", "sqlite:///flows.db")
+    with backends.backend("sqlite:///flows.db") as opened:
+        yield opened
+
+
+def run(store: base.Backend, items: list[str], signal: str = "yes", **prices: Any) -> str:
+    PRICES.clear()
+    PRICES.update({"a": 1, "b": 2} | prices)
+    engine = engines.load(order, inputs={"items": items}, backend=store)
+    engine.signal(signal)
+    try:
+        engine.run()
+    except ValueError:
+        pass
+    return engine.storage.flow_uuid
+
+
+def diff(wbengine: Command, first: str, second: str, *words: str) -> list[tuple[Any, ...]]:
+    answer = wbengine("flow", "diff", first, second, "--json", *words)
+    differences = [tuple(each.values()) for each in answer.json["differences"]]
+    assert answer.code == bool(differences)
+    return differences
+
+
+def test_equal_runs_have_no_differences(wbengine: Command, store: base.Backend) -> None:
+    first, second = run(store, ["a", "b"]), run(store, ["a", "b"])
+    assert diff(wbengine, first, second) == []
+    answer = wbengine("flow", "diff", first, second)
+    assert answer.out == "inputs, tasks and steps: 7 equal, 0 different\n"
+
+
+def test_first_different_result_comes_before_what_follows_from_it(
+    wbengine: Command, store: base.Backend
+) -> None:
+    first, second = run(store, ["a", "b"]), run(store, ["a", "b"], a=3)
+    path = f"{__name__}:charge"
+    assert diff(wbengine, first, second, "--show-values") == [
+        ("result", "step 0 of 'order'", "1", "3"),
+        (
+            "arguments",
+            "step 1 of 'order'",
+            f'{path}({{"price":1,"card":"4111"}})',
+            f'{path}({{"price":3,"card":"4111"}})',
+        ),
+    ]
+    assert diff(wbengine, first, second)[0] == ("result", "step 0 of 'order'", "int", "int")
+    answer = wbengine("flow", "diff", first, second)
+    assert answer.out.startswith("step 0 of 'order' differs: result\n")
+    assert "4111" not in answer.out
+    assert answer.out.endswith("5 equal, 2 different (1 result, 1 arguments)\n")
+    assert "step 1 of 'order' differs" in wbengine("flow", "diff", first, second, "--all").out
+
+
+def test_signals_inputs_and_missing_steps_are_compared(
+    wbengine: Command, store: base.Backend
+) -> None:
+    first = run(store, ["a"])
+    assert ("signal", "step 2 of 'order'", "yes", "no") in diff(
+        wbengine, first, run(store, ["a"], "no")
+    )
+    kinds = [each[:2] for each in diff(wbengine, first, run(store, ["a", "b"]))]
+    assert kinds == [
+        ("value", "input 'items'"),
+        ("call", "step 2 of 'order'"),
+        ("call", "step 3 of 'order'"),
+        ("call", "step 4 of 'order'"),
+    ]
+
+
+def test_failure_is_compared_before_the_state(wbengine: Command, store: base.Backend) -> None:
+    first, second = run(store, ["a"]), run(store, ["a"], a=101)
+    kinds = [each[:2] for each in diff(wbengine, first, second)]
+    assert kinds == [
+        ("result", "step 0 of 'order'"),
+        ("arguments", "step 1 of 'order'"),
+        ("call", "step 2 of 'order'"),
+        ("failure", "task 'order'"),
+    ]
+
+
+def test_tasks_of_graphs_are_compared_by_name(wbengine: Command, store: base.Backend) -> None:
+    uuids = []
+    for names in ("one", "two"), ("one", "three"):
+        flow = linear_flow.Flow("greetings").add(*map(Greet, names))
+        engine = engines.load(flow, inputs={"name": names[1]}, backend=store)
+        engine.run()
+        uuids.append(engine.storage.flow_uuid)
+    assert [each[:2] for each in diff(wbengine, *uuids)] == [
+        ("value", "input 'name'"),
+        ("result", "task 'one'"),
+        ("presence", "task 'two'"),
+        ("presence", "task 'three'"),
+    ]
