@@ -29,6 +29,7 @@ def perform(
     *,
     reason: str | None,
     edits: operations.Edits | None,
+    partial: bool,
     watch: bool,
     wait: float | None,
     unavailable: dict[str, Any],
@@ -47,7 +48,9 @@ def perform(
                 errors.USAGE,
             )
     by = confirmation.current_user()
-    requested = operations.request(backend, row.uuid, operation, reason=reason, by=by, edits=edits)
+    requested = operations.request(
+        backend, row.uuid, operation, reason=reason, by=by, edits=edits, partial=partial
+    )
     printer = context.printer
     content = {"uuid": row.uuid, "is_new": requested.is_new, "by": requested.by}
     if wait is None:

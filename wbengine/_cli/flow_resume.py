@@ -45,6 +45,14 @@ _RETRY: Final = _operation.load("flow retry")
 _REVERT: Final = _operation.load("flow revert")
 
 
+#: What `--dry-run` prints for groups of a plan, if that is not the name of the group.
+_WOULD: Final = {
+    "none": "no revert",
+    "irreversible": "irreversible",
+    "missing": "revert is missing in the code",
+}
+
+
 def _no_edits(uuid: str) -> Edits | None:
     return None
 
@@ -194,11 +202,12 @@ def _edits_by_uuid(
 
     If an engine runs the flow, the command cancels that run and waits for its end. Otherwise a
     conductor (`wbengine serve`) reverts a submitted flow, and the command reverts another one. Also
-    a flow in SUCCESS is reverted. Exits with 0 if the flow is reverted or the request is stored,
-    else with 1. Of several flows, those that the command cannot revert are refused.
+    a flow in SUCCESS is reverted, unless a complete task of it is irreversible. Exits with 0 if the
+    flow is reverted or the request is stored, else with 1. Of several flows, those that the command
+    cannot revert are refused.
 
     Filters select flows that have not ended, and flows in FAILURE. With one ID, --dry-run prints
-    the tasks that would be reverted.
+    the tasks that would be reverted and, of a flow in SUCCESS, those that cannot be undone.
 
     \b
     Examples:
@@ -212,14 +221,18 @@ def _edits_by_uuid(
     show_default="1m if an engine runs the flow",
     help="Maximum wait for the engine that runs or will run the flow; then exit with 75.",
 )  # fmt: skip
+@click.option("--partial", is_flag=True,
+    help="Revert a complete flow although some of its tasks are irreversible.")  # fmt: skip
 def revert(
     context: contexts.Context,
     selection: flow_selection.Selection,
     reason: str | None,
     wait: float | None,
+    partial: bool,
     **options: Any,
 ) -> int:
     selection.check()
+    options = {**options, "partial": partial}
     if not selection.is_single:
         return _perform_all(context, _REVERT, selection, reason=reason, wait=wait, **options)
     dry_run = selection.dry_run
@@ -265,13 +278,15 @@ def _perform_all(
     reason: str | None = None,
     engine: str | None = None,
     here: bool = False,
+    partial: bool = False,
     **options: Any,
 ) -> int:
     """Perform an operation on one or several flows. Return the exit code."""
     selection.check()
     if selection.is_single:
         return _perform(context, operation.verb, selection.ids[0], dry_run=selection.dry_run,
-            reason=reason, edits=edits, engine=engine, here=here, **options)  # fmt: skip
+            reason=reason, edits=edits, engine=engine, here=here, partial=partial,
+            **options)  # fmt: skip
     single_only = ("detach", "report", "deadline", "progress", "watch", "wait")
     for name in single_only:
         if options.get(name):
@@ -280,7 +295,7 @@ def _perform_all(
         rows = flow_selection.rows_of(backend, selection, operation.states)
 
         def work(row: FlowRow) -> None:
-            arguments = _arguments(operation.verb, reason, edits(row.uuid))
+            arguments = _arguments(operation.verb, reason, edits(row.uuid), partial)
             with (
                 _loaded(
                     context, backend, operation.verb, row, engine, row.submitted, **arguments
@@ -309,7 +324,11 @@ def _perform_all(
             return {"inputs": given.inputs, "results": given.results} if given else None
 
         stored = stored_operation.Stored(
-            backend, {}, reason, lambda row: row.submitted and not here, edits_of
+            backend,
+            {"partial": True} if partial else {},
+            reason,
+            lambda row: row.submitted and not here,
+            edits_of,
         )
         code = flow_selection.perform(context, operation, selection, rows, work, stored)
         if is_requested and not selection.dry_run:
@@ -350,10 +369,12 @@ def _is_reverted(engine: Engine) -> bool:
     return engine.storage.get_flow_state() == states.REVERTED
 
 
-def _arguments(operation: str, reason: str | None, edits: Edits | None) -> dict[str, Any]:
+def _arguments(
+    operation: str, reason: str | None, edits: Edits | None, partial: bool
+) -> dict[str, Any]:
     """Return the arguments of an operation about its reason and edits."""
     if operation == "revert":
-        return {"reason": reason}
+        return {"reason": reason, "partial": partial}
     if operation == "retry" and (edits or reason):
         because = f": {reason}" if reason else ""
         return {"reason": f"retried by {confirmation.current_user()}{because}", "edits": edits}
@@ -376,6 +397,7 @@ def _perform(
     deadline: float | None = None,
     reason: str | None = None,
     edits: Callable[[str], Edits | None] = _no_edits,
+    partial: bool = False,
 ) -> int:
     """Resume, retry or revert a flow that no engine runs. Return the exit code."""
     with context.backend(upgrade=True, patient=True) as backend:
@@ -394,6 +416,7 @@ def _perform(
                 operation,
                 reason=reason,
                 edits=edits_of_flow,
+                partial=partial,
                 watch=watch,
                 wait=wait,
                 unavailable={
@@ -407,9 +430,10 @@ def _perform(
                 f" {row.uuid}",
                 errors.USAGE,
             )
-        if detach and (edits_of_flow or here):
+        if detach and (edits_of_flow or here or partial):
             raise errors.Failed(
-                "--detach cannot be used with --here, --set or --set-result", errors.USAGE
+                "--detach cannot be used with --here, --partial, --set or --set-result",
+                errors.USAGE,
             )
         if detach:
             return detaching.start(
@@ -421,7 +445,7 @@ def _perform(
                 report=report,
                 reason=reason,
             )
-        arguments = _arguments(operation, reason, edits_of_flow)
+        arguments = _arguments(operation, reason, edits_of_flow, partial)
         with _loaded(
             context, backend, operation, row, engine, is_submitted, **arguments
         ) as loaded_engine:
@@ -455,7 +479,11 @@ def _loaded(
     """Load the engine of an operation, and hold the job of a submitted flow in the block."""
     from wbengine.operations import _resuming
 
-    make = {"resume": operations.resume, "retry": operations.retry, "revert": operations.revert}
+    make: dict[str, Callable[..., Engine]] = {
+        "resume": operations.resume,
+        "retry": operations.retry,
+        "revert": operations.revert,
+    }
     if is_submitted and engine is None and row.state == states.PENDING:
         raise errors.Failed(f"flow {row.uuid} has not run: --here requires --engine", errors.USAGE)
     kind = engine or _resuming.kind(backend, row.uuid)
@@ -478,9 +506,13 @@ def _loaded(
 def _print_plan(
     context: contexts.Context, backend: persistence.Backend, uuid: str, operation: str
 ) -> int:
-    plan = operations.plan(backend, uuid, operation)
-    content = {"uuid": uuid, "dry_run": True, "run": plan.run, "revert": plan.revert}
+    with (
+        errors.failing(errors.UNHEALTHY, ImportError, ValueError, where="cannot rebuild the flow"),
+        standard_streams.aside(),
+    ):
+        plan = operations.plan(backend, uuid, operation)
+    content = {"uuid": uuid, "dry_run": True, **plan._asdict()}
     context.printer.document(f"flow-{operation}/1", content)
-    rows = [(action, name) for action in ("run", "revert") for name in getattr(plan, action)]
+    rows = [(_WOULD.get(key, key), name) for key, names in plan._asdict().items() for name in names]
     context.printer.table(("WOULD", "TASK"), rows, empty="No task would run or be reverted.")
     return errors.OK

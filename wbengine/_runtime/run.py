@@ -138,8 +138,6 @@ class Run:
         short = executor.immediate and not saver.has_store
         self._max_atoms = MAX_ATOMS_PER_SHORT_ITERATION if short else MAX_ATOMS_PER_ITERATION
         self._arrived: deque[Event] = deque()
-        # Whether the run was cancelled before it began: complete flows are then reverted, too.
-        self._is_undo = False
         #: The state entered last; after the run, its final state.
         self.state: str = states.UNDEFINED
 
@@ -268,7 +266,6 @@ class Run:
 
     def _resume(self) -> str:
         self._scheduler.start()
-        self._is_undo = bool(self.stop_signal.requests)
         earlier = self._lifecycle.given_up_before
         if earlier is not None:
             # Calls that were in flight then must not run again; they are only reverted.
@@ -804,7 +801,7 @@ class Run:
         # Completed atoms can still be reverted as long as the run is not over.
         if (
             scheduler.done
-            and not (scheduler.halted or self._is_undo)
+            and not scheduler.halted
             and (self.stop_signal.decided or scheduler.verdict() != states.FAILURE)
         ):
             return False

@@ -83,6 +83,9 @@ class Task(atom.Atom):
     #: Whether a revert of the flow, or of a retry controller's scope, cancels a running execution.
     #: Otherwise the revert waits for its end.
     cancel_on_revert: bool = False
+    #: Whether nothing can undo the effect of the task. A complete flow with such a task is only
+    #: reverted with `partial=True`.
+    irreversible: bool = False
     #: Maximum number of further executions after failures, before retry controllers of the flow
     #: are asked. `backoff` and `retry_on` are those of `retry.Times`: the wait before each further
     #: execution, and the exceptions that are retried. After `retry_for` (seconds, or text such as

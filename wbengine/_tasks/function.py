@@ -37,7 +37,7 @@ _ATTRIBUTES: Final[Mapping[str, Any]] = {
     **dict.fromkeys(("provides", "idempotent", "timelimit", "expires", "eta"), None),
     "transaction": None,
     **dict.fromkeys(("backoff", "retry_on", "retry_for", *limit_attributes.ATTRIBUTES), None),
-    **dict.fromkeys(("local", "cancel_on_revert", "detached"), False),
+    **dict.fromkeys(("local", "cancel_on_revert", "detached", "irreversible"), False),
     **dict.fromkeys(("priority", "retries"), 0),
 }
 #: Parameters of `@task` that the constructor of an instance does not accept.
@@ -271,6 +271,7 @@ def task(
     retry_on: Errors | None = ...,
     retry_for: float | str | None = ...,
     cancel_on_revert: bool = ...,
+    irreversible: bool = ...,
     rate_limit: str | None = ...,
     concurrency: int | None = ...,
     concurrency_key: Callable[..., Any] | None = ...,
@@ -303,6 +304,7 @@ def task(
     retry_on: Errors | None = ...,
     retry_for: float | str | None = ...,
     cancel_on_revert: bool = ...,
+    irreversible: bool = ...,
     detached: bool = ...,
     rate_limit: str | None = ...,
     concurrency: int | None = ...,

@@ -38,9 +38,10 @@ class Map(Task):
 
     All other arguments of `inner` are bound, injected and required as if it were in the flow. The
     Map adopts its `retries`, `backoff`, `retry_on` and `retry_for` (they apply to the whole list),
-    `priority`, `local`, `idempotent`, `detached`, `version` and `cancel_on_revert` (a failure that
-    ends the Map then also cancels the other items). It ignores its `provides`. The listeners of
-    `inner` receive the events of all items. The progress of the Map is the fraction of finished
+    `priority`, `local`, `idempotent`, `detached`, `version`, `irreversible` and `cancel_on_revert`
+    (a failure that ends the Map then also cancels the other items). It ignores its `provides`. The
+    listeners of `inner` receive the events of all items. The progress of the Map is the fraction of
+    finished
     items.
 
     :param inner: a task. The flow may also contain it directly.
@@ -91,6 +92,7 @@ class Map(Task):
         self.concurrency = inner.concurrency
         self.idempotent = inner.idempotent
         self.cancel_on_revert = inner.cancel_on_revert
+        self.irreversible = inner.irreversible
         self.detached = inner.detached
         self.version = inner.version
         super().__init__(

@@ -62,6 +62,7 @@ from wbengine.types import notifier as notifier_module
 __all__ = ["Engine", "check_seconds"]
 
 if TYPE_CHECKING:
+    from wbengine._runtime.undo_plan import UndoPlan
     from wbengine._runtime.workflows import manager
     from wbengine.persistence._edits import Edits
 
@@ -385,13 +386,16 @@ class Engine(abc.ABC):
                 *(exceptions.NotEncodable, exceptions.NotTrusted),
             ) as error:
                 refusal = str(error)
+        if refusal is None and command.what == _commands.REVERT:
+            refusal = self._undo_refusal(command.partial)
         try:
             if refusal is None and command.what == _commands.REVERT:
                 self._begin_revert(command.describe(), command.explanation, command)
             elif refusal is None:
                 self._restart(nodes, command.describe(), command, edits)
             else:
-                if command.edits is not None and state == states.FAILURE:
+                is_explained = command.edits is not None or command.what == _commands.REVERT
+                if is_explained and state in (states.FAILURE, states.SUCCESS):
                     reason = f"not {command.describe()}: {refusal}"
                     storage.explain_flow_state(self._clock.time(), reason)
                 storage.writer.settle(command)
@@ -1262,7 +1266,7 @@ class Engine(abc.ABC):
         finally:
             opened.close()
 
-    def revert(self, *, reason: str | None = None) -> None:
+    def revert(self, *, reason: str | None = None, partial: bool = False) -> None:
         """Let the next run revert all complete atoms, in reverse order.
 
         Allowed in SUCCESS, and in FAILURE: reversions that failed run again. The request is stored:
@@ -1271,12 +1275,41 @@ class Engine(abc.ABC):
         that failed was reverted before, `Cancelled`.
 
         :param reason: text for the history of the flow.
-        :raises InvalidState: before `prepare`, while the flow runs, in other states, or if another
-            engine ended the flow after this engine read it. In these cases nothing is changed.
+        :param partial: revert a complete flow although it has complete tasks that are
+            `irreversible`.
+        :raises InvalidState: before `prepare`, while the flow runs, in other states, if a complete
+            flow cannot be undone (see `partial`; or this code has no `revert` of a step that had
+            one), or if another engine ended the flow after this engine read it. In these cases
+            nothing is changed.
         :raises FlowBusy: if another engine runs the flow (see `prepare`).
         """
         self._compiled("reverted")
-        self._change("reverted", lambda: self._begin_revert(reason, reason), self._check_reverts)
+
+        def begin() -> None:
+            if (refusal := self._undo_refusal(partial)) is not None:
+                raise _ownership.StateRefused(refusal)
+            self._begin_revert(reason, reason)
+
+        self._change("reverted", begin, self._check_reverts)
+
+    def _undo_refusal(self, is_partial: bool) -> str | None:
+        """Return why a complete flow is not reverted, or None."""
+        if self._storage.get_flow_state() != states.SUCCESS:
+            return None
+        if next(iter(self._compiled("reverted").plan.atoms()), None) is None:
+            refusal: str | None = "there is nothing to revert: it has no tasks"
+        else:
+            refusal = self.plan_undo().refusal(is_partial)
+        return None if refusal is None else f"Flow {self._storage.flow_uuid} is complete: {refusal}"
+
+    def plan_undo(self) -> UndoPlan:
+        """Return what a reversion of the complete flow undoes, according to records and code.
+
+        :raises InvalidState: before `compile`.
+        """
+        from wbengine.engines import _undoing  # not for other runs
+
+        return _undoing.plan(self._compiled("planned").plan, self._flow_detail)
 
     def _check_reverts(self, state: str) -> None:
         refusal = self._refusal_to_revert(state) or self._fork_refusal(_commands.REVERT)
@@ -1287,8 +1320,6 @@ class Engine(abc.ABC):
         flow = self._storage.flow_uuid
         if state not in (*states.FLOW_ENDED, states.PENDING):
             return f"Flow {flow} is in {state}: cancel it instead"
-        if not any(True for _ in self._compiled("reverted").plan.atoms()):
-            return f"Flow {flow} has no tasks: there is nothing to revert"
         return _commands.refusal(_commands.REVERT, flow, state)
 
     def _begin_revert(

@@ -41,6 +41,7 @@ def request(
     reason: str | None = None,
     by: str | None = None,
     edits: Edits | None = None,
+    partial: bool = False,
 ) -> Requested:
     """Request that conductors resume, retry or revert a submitted flow. This does not wait.
 
@@ -52,6 +53,8 @@ def request(
     :param edits: inputs and results to replace; only for 'retry'. If the conductor finds that a
         recorded step of a workflow has used an input, or a complete task a result, it does not
         retry the flow, and the history of the flow contains the reason.
+    :param partial: as for `revert`; only for 'revert'. If a complete flow cannot be undone, the
+        conductor does not revert it, and its history contains the reason.
     :raises NotFound: if the flow does not exist, or has no such input or task.
     :raises InvalidState: if the flow was not submitted, or its state does not allow the operation;
         or if a complete task has used an input that `edits` replaces.
@@ -65,8 +68,10 @@ def request(
         )
     if edits and operation != _commands.RETRY:
         raise ValueError(f"edits= requires operation 'retry', got {operation!r}")
+    if partial and operation != _commands.REVERT:
+        raise ValueError(f"partial=True requires operation 'revert', got {operation!r}")
     data = edits.to_dict(uuid) if edits else None
-    command = _commands.FlowCommand(operation, reason, by, time.time(), data)
+    command = _commands.FlowCommand(operation, reason, by, time.time(), data, partial)
     with contextlib.closing(backend.get_connection()) as connection:
         detail = _read(connection, uuid)
         if not detail.is_submitted:

@@ -129,6 +129,7 @@ def revert(
     uuid: str,
     *,
     reason: str | None = None,
+    partial: bool = False,
     engine: str | None = None,
     **options: Any,
 ) -> engines_base.Engine:
@@ -138,14 +139,15 @@ def revert(
     raises nothing if all is reverted. Reversions that failed run again. If the flow has ended, the
     request is stored now: `resume` continues it.
 
-    :raises InvalidState: if the flow was reverted already. `run` raises it too, if another engine
-        ended the flow meanwhile.
+    :param partial: revert a complete flow although it has complete tasks that are `irreversible`.
+    :raises InvalidState: if the flow was reverted already, or cannot be undone (see `partial`).
+        `run` raises it too, if another engine ended the flow meanwhile.
     :raises Exception: as `resume`.
     """
     loaded = _load_engine(backend, uuid, REVERT, engine, options)
     if loaded.storage.get_flow_state() in states.FLOW_ENDED:
         loaded.prepare()
-        loaded.revert(reason=reason)
+        loaded.revert(reason=reason, partial=partial)
         loaded.check_state = None
         return loaded
 
@@ -161,23 +163,38 @@ def revert(
 class Plan(NamedTuple):
     """Names of atoms that would run, and that would be reverted, in the order of the flow.
 
-    Failures, decisions of retries and atoms that deciders ignore are not predicted.
+    Failures, decisions of retries and atoms that deciders ignore are not predicted. The plan of a
+    reversion of a complete flow contains the steps of workflows, and three more groups.
+
+    :ivar none: complete tasks without `revert`, which count as having no effect.
+    :ivar irreversible: complete tasks that cannot be undone.
+    :ivar missing: steps that had a `revert` which the present code lacks.
     """
 
     run: tuple[str, ...]
     revert: tuple[str, ...]
+    none: tuple[str, ...] = ()
+    irreversible: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
 
 
 def plan(backend: base.Backend, uuid: str, operation: str) -> Plan:
     """Return what `resume`, `retry` or `revert` would do according to the records of the flow.
 
+    The plan for the reversion of a complete flow also requires the code of the flow.
+
     :raises NotFound: if the flow does not exist.
     :raises InvalidState: if the state of the flow does not allow the operation.
+    :raises ValueError, ImportError: for a complete flow, as `revert`.
     """
     with contextlib.closing(backend.get_connection()) as connection:
         detail = engines.read_flow_detail(connection, uuid)
         outline = connection.get_outline(uuid)
     _check(backend, uuid, operation, detail.state)
+    if operation == REVERT and detail.state == states.SUCCESS:
+        loaded = engines.load_from_detail(detail, backend=backend)
+        loaded.compile()
+        return Plan((), *loaded.plan_undo())
     atoms = [atom for atom in detail if atom.name != models.INJECTOR and not atom.is_step]
     names = [node.name for node in outline.nodes if node.kind != "flow"] if outline else []
     order = {name: index for index, name in enumerate(names)}

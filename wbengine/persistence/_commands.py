@@ -40,7 +40,7 @@ class FlowCommand(NamedTuple):
     """A request about a flow (`what`: one of `COMMANDS`), with a `reason` and a sender (`by`).
 
     `at` is the time of sending in Unix seconds. `edits` changes records before the flow runs again;
-    only RETRY has them.
+    only RETRY has them. `partial`, of REVERT: effects of irreversible tasks may remain.
     """
 
     what: str
@@ -48,6 +48,7 @@ class FlowCommand(NamedTuple):
     by: str | None = None
     at: float = 0.0
     edits: Mapping[str, Any] | None = None
+    partial: bool = False
 
     @property
     def reruns_flow(self) -> bool:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 from wbengine import states
 from wbengine.operations import _operation as op
 from wbengine.operations import _requesting, _views
 from wbengine.views import _shown_states
+
+_Partial = Annotated[
+    bool,
+    op.Parameter(
+        "Revert a complete flow although some of its tasks are irreversible.", {"type": "boolean"}
+    ),
+]
 
 
 @op.operation(
@@ -32,11 +39,15 @@ from wbengine.views import _shown_states
         is_danger=True,
     ),
 )
-def revert(scope: op.Scope, flow: op.FlowId, reason: op.Reason = None) -> dict[str, Any]:
+def revert(
+    scope: op.Scope, flow: op.FlowId, partial: _Partial = False, reason: op.Reason = None
+) -> dict[str, Any]:
     """Revert all completed tasks of a submitted flow, also after it succeeded.
 
     A conductor (`wbengine serve`) carries the request out. A second request of the same kind
     returns the first one.
     """
-    requested = _requesting.request(scope.backend, flow, "revert", reason=reason, by=scope.by)
+    requested = _requesting.request(
+        scope.backend, flow, "revert", reason=reason, by=scope.by, partial=partial
+    )
     return _views.requested(flow, requested)

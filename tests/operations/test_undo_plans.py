@@ -1,0 +1,170 @@
+"""Plans for the undo of complete flows, and flows that cannot be undone."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wbengine import engines, exceptions, operations, states, task
+from wbengine.patterns import linear_flow
+from wbengine.persistence import backends, base
+from wbengine.steps import Steps
+from wbengine.testing import run_submitted
+
+UNDONE: list[str] = []
+
+
+@task.task
+def charge() -> str:
+    return "charged"
+
+
+@charge.revert
+def refund() -> None:
+    UNDONE.append("charge")
+
+
+@task.task
+def note() -> None: ...
+
+
+@task.task(irreversible=True)
+def send() -> None: ...
+
+
+@task.task
+def fail() -> None:
+    raise ZeroDivisionError
+
+
+class SendItem(task.Task):
+    irreversible = True
+
+    def execute(self, number: int) -> None: ...
+
+
+def order() -> linear_flow.Flow:
+    return linear_flow.Flow("order").add(charge(), note(), send())
+
+
+def parcels() -> linear_flow.Flow:
+    many = task.Map(SendItem("one"), over="numbers", item="number", name="all")
+    return linear_flow.Flow("parcels").add(charge(), many)
+
+
+@task.workflow
+def program(steps: Steps) -> None:
+    steps.run(charge)
+    steps.run(note)
+    steps.run(send)
+
+
+@task.workflow
+def plain(steps: Steps) -> None:
+    steps.run(charge)
+
+
+@pytest.fixture
+def backend(tmp_path: Path) -> Iterator[base.Backend]:
+    UNDONE.clear()
+    with backends.backend(f"sqlite:///{tmp_path}/flows.db") as opened:
+        yield opened
+
+
+def complete(backend: base.Backend, factory: Callable[..., Any], **inputs: Any) -> str:
+    engine = engines.load_from_factory(factory, store=inputs, backend=backend)
+    engine.run()
+    return str(engine.storage.flow_uuid)
+
+
+def state_of(backend: base.Backend, uuid: str) -> str:
+    return str(operations.find(backend, uuid).state)
+
+
+def short(names: tuple[str, ...]) -> list[str]:
+    return [name.rpartition("-")[2].rpartition(".")[2] for name in names]
+
+
+@pytest.mark.parametrize("factory", [order, program])
+def test_plan_lists_reverted_and_remaining_tasks(backend: base.Backend, factory: Any) -> None:
+    uuid = complete(backend, factory)
+    before = operations.find(backend, uuid)
+    plan = operations.plan(backend, uuid, "revert")
+    assert [short(each) for each in plan] == [[], ["charge"], ["note"], ["send"], []]
+    assert operations.find(backend, uuid) == before
+
+
+@pytest.mark.parametrize("factory", [order, program])
+def test_flow_with_an_irreversible_task_is_only_reverted_in_part(
+    backend: base.Backend, factory: Any
+) -> None:
+    uuid = complete(backend, factory)
+    with pytest.raises(exceptions.InvalidState, match=r"send' cannot be undone.*partial=True"):
+        operations.revert(backend, uuid)
+    assert (state_of(backend, uuid), UNDONE) == (states.SUCCESS, [])
+    operations.revert(backend, uuid, partial=True).run()
+    assert (state_of(backend, uuid), UNDONE) == (states.REVERTED, ["charge"])
+
+
+def test_items_of_a_map_can_be_irreversible(backend: base.Backend) -> None:
+    uuid = complete(backend, parcels, numbers=[1, 2])
+    assert operations.plan(backend, uuid, "revert").irreversible == ("all",)
+    with pytest.raises(exceptions.InvalidState, match="'all' cannot be undone"):
+        operations.revert(backend, uuid)
+
+
+def test_failed_flow_with_an_irreversible_task_is_reverted(backend: base.Backend) -> None:
+    flow = order()
+    flow.add(fail())
+    engine = engines.load(flow, backend=backend)
+    with pytest.raises(ZeroDivisionError):
+        engine.run()
+    assert (engine.storage.get_flow_state(), UNDONE) == (states.REVERTED, ["charge"])
+
+
+def test_step_whose_revert_was_removed_prevents_the_undo(
+    backend: base.Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uuid = complete(backend, plain)
+    monkeypatch.setattr(f"{__name__}.charge", None)
+    plan = operations.plan(backend, uuid, "revert")
+    assert (plan.revert, short(plan.missing)) == ((), ["charge"])
+    with pytest.raises(exceptions.InvalidState, match=r"no revert of .*charge.*restore its code"):
+        operations.revert(backend, uuid, partial=True)
+    monkeypatch.undo()
+    operations.revert(backend, uuid).run()
+    assert UNDONE == ["charge"]
+
+
+def test_requested_undo_that_is_refused_leaves_the_reason_in_the_history(
+    backend: base.Backend,
+) -> None:
+    handle = engines.submit(order, backend=backend)
+    run_submitted(backend)
+    operations.request(backend, handle.id, "revert", by="Ann")
+    run_submitted(backend)
+    assert (handle.state, UNDONE) == (states.SUCCESS, [])
+    with contextlib.closing(backend.get_connection()) as connection:
+        last = connection.get_flow_details(handle.id).history[-1]
+        assert connection.commands([handle.id]) == {}
+    assert last.state == states.SUCCESS
+    assert last.why is not None and last.why.startswith("not reverted by Ann: ")
+    assert "'tests.operations.test_undo_plans.send' cannot be undone" in last.why
+    operations.request(backend, handle.id, "revert", partial=True)
+    run_submitted(backend)
+    assert (handle.state, UNDONE) == (states.REVERTED, ["charge"])
+
+
+def test_partial_is_only_for_reversions(backend: base.Backend) -> None:
+    uuid = complete(backend, order)
+    with pytest.raises(ValueError, match="partial=True requires operation 'revert'"):
+        operations.request(backend, uuid, "retry", partial=True)
+
+
+def test_map_adopts_irreversible_and_decorator_accepts_it() -> None:
+    assert send.irreversible and not note.irreversible
+    assert task.Map(SendItem("one"), over="numbers", item="number").irreversible

@@ -1,0 +1,80 @@
+"""What a reversion of a complete flow undoes, and what it cannot undo.
+
+Pure: it reads records and classes of tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Literal, NamedTuple
+
+from wbengine import states
+from wbengine._calls import invocation as calls
+from wbengine.persistence._step_notes import StepNote
+
+__all__ = ["UndoPlan", "effect_of_step", "effect_of_task", "plan"]
+
+#: REVERT: its `revert` is called. NONE: it has no `revert` and counts as having no effect.
+#: IRREVERSIBLE: its effect remains. MISSING: it had a `revert` that the present code lacks.
+Effect = Literal["revert", "none", "irreversible", "missing"]
+
+
+class UndoPlan(NamedTuple):
+    """Names of complete tasks and steps by what their reversion does, in the order of the flow."""
+
+    revert: tuple[str, ...] = ()
+    none: tuple[str, ...] = ()
+    irreversible: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+
+    def refusal(self, is_partial: bool) -> str | None:
+        """Return why the flow is not reverted, or None.
+
+        :param is_partial: whether effects of irreversible tasks may remain.
+        """
+        if self.missing:
+            return (
+                f"the code of this process has no revert of {_listed(self.missing)}, which had one"
+                " when it ran; restore its code"
+            )
+        if self.irreversible and not is_partial:
+            return (
+                f"{_listed(self.irreversible)} cannot be undone; to undo all other tasks, use"
+                " --partial or partial=True"
+            )
+        return None
+
+
+def plan(effects: Iterable[tuple[str, Effect]]) -> UndoPlan:
+    """Return the plan for these names with their effects."""
+    names: dict[Effect, list[str]] = {"revert": [], "none": [], "irreversible": [], "missing": []}
+    for name, effect in effects:
+        names[effect].append(name)
+    return UndoPlan(*map(tuple, names.values()))
+
+
+def effect_of_task(task: Any) -> Effect:
+    """Return what the reversion of a complete task of a graph does."""
+    if task.irreversible:
+        return "irreversible"
+    return "none" if calls.reverts_nothing(type(getattr(task, "inner", task))) else "revert"
+
+
+def effect_of_step(note: StepNote, task: Any, state: str | None) -> Effect | None:
+    """Return what the reversion of a step does; None: it is not reverted.
+
+    :param task: the task in the present code, or None if this does not contain it.
+    """
+    if state != states.SUCCESS or note.completed is None:
+        return None
+    if task is not None and task.irreversible:
+        return "irreversible"
+    if note.arguments is None:
+        return "none"
+    is_missing = task is None or calls.reverts_nothing(type(task))
+    return "missing" if is_missing else "revert"
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    shown = ", ".join(map(repr, names[:3]))
+    return f"{shown} and {len(names) - 3:,} more" if len(names) > 3 else shown
