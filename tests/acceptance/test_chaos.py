@@ -85,6 +85,19 @@ def test_workflows_that_other_processes_retry_end_once_for_each_retry(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("options", [[], ["--in-process"]], ids=["workers", "in-process"])
+def test_complete_orders_are_undone_once_when_processes_are_killed(
+    tmp_path: Path, options: list[str]
+) -> None:
+    """One command reverts four of five orders, in reverse order; the others stay complete."""
+    seed = str(random.randrange(1_000_000))
+    arguments = ("--flows", "30", "--kills", "6", "--seed", seed, "--orders", *options)
+    report = _chaos(tmp_path, *arguments)
+    assert (report["undone"], report["missed"], report["twice"]) == (24 * 6, 0, 0)
+    assert sum(report["kills"].values()) == 6
+
+
+@pytest.mark.slow
 def test_no_task_is_lost_when_a_fleet_is_upgraded_and_downgraded(tmp_path: Path) -> None:
     arguments = ("--upgrade", "--kills", "13", "--tasks", "400", "--transport", "redis")
     report = _chaos(tmp_path, *arguments)

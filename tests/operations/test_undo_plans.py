@@ -14,8 +14,10 @@ from wbengine.patterns import linear_flow
 from wbengine.persistence import backends, base
 from wbengine.steps import Steps
 from wbengine.testing import run_submitted
+from wbengine.views import flow_status as views
 
 UNDONE: list[str] = []
+FAILING: list[str] = []
 
 
 @task.task
@@ -25,6 +27,8 @@ def charge() -> str:
 
 @charge.revert
 def refund() -> None:
+    if FAILING:
+        raise OSError("the bank does not answer")
     UNDONE.append("charge")
 
 
@@ -71,6 +75,7 @@ def plain(steps: Steps) -> None:
 @pytest.fixture
 def backend(tmp_path: Path) -> Iterator[base.Backend]:
     UNDONE.clear()
+    FAILING.clear()
     with backends.backend(f"sqlite:///{tmp_path}/flows.db") as opened:
         yield opened
 
@@ -108,6 +113,35 @@ def test_flow_with_an_irreversible_task_is_only_reverted_in_part(
     assert (state_of(backend, uuid), UNDONE) == (states.SUCCESS, [])
     operations.revert(backend, uuid, partial=True).run()
     assert (state_of(backend, uuid), UNDONE) == (states.REVERTED, ["charge"])
+
+
+def undo_of(backend: base.Backend, uuid: str) -> dict[str, Any]:
+    with contextlib.closing(backend.get_connection()) as connection:
+        view: dict[str, Any] = views.read(connection, uuid).to_dict()["undo"]
+    return view
+
+
+def test_view_contains_the_outcome_of_the_undo(backend: base.Backend) -> None:
+    uuid = complete(backend, plain)
+    assert undo_of(backend, uuid) is None
+    FAILING.append("charge")
+    with pytest.raises(OSError, match="the bank"):
+        operations.revert(backend, uuid, reason="recalled").run()
+    failed = undo_of(backend, uuid)
+    assert (failed["outcome"], failed["reason"]) == ("failed", "recalled")
+    FAILING.clear()
+    operations.revert(backend, uuid).run()
+    assert undo_of(backend, uuid)["outcome"] == "complete"
+    operations.retry(backend, uuid).run()
+    assert undo_of(backend, uuid) is None
+
+
+def test_view_names_the_effects_that_remain(backend: base.Backend) -> None:
+    uuid = complete(backend, order)
+    operations.revert(backend, uuid, partial=True).run()
+    undo = undo_of(backend, uuid)
+    assert (undo["outcome"], undo["remaining_count"]) == ("partial", 1)
+    assert undo["remaining"] == ["tests.operations.test_undo_plans.send"]
 
 
 def test_items_of_a_map_can_be_irreversible(backend: base.Backend) -> None:

@@ -139,6 +139,7 @@ def _head(printer: Printer, view: FlowView) -> None:
         ("waits", view.waiting),
         ("asked", view.wish),
         ("cancelled", None if view.wish else view.cancel_reason),
+        ("undo", None if view.undo is None else view.undo.line),
         # Otherwise an atom shows it.
         ("error", None if view.failures else view.error),
     ]

@@ -33,10 +33,12 @@ class GivenUp(NamedTuple):
     :ivar cause: key of `meta` in which it is stored. CANCELLED: unfinished atoms were cancelled by
         a request. DEADLINE_EXCEEDED: they were cancelled at the deadline. UNDONE: all atoms were
         complete when the flow was reverted by a request.
+    :ivar remaining: names of tasks whose effects remain, for UNDONE.
     """
 
     cause: Literal["cancelled", "deadline_exceeded", "undone"]
     reason: str | None = None
+    remaining: tuple[str, ...] = ()
 
     @property
     def cancelled(self) -> bool:
@@ -50,7 +52,7 @@ class GivenUp(NamedTuple):
         if self.cause == models.CANCELLED:
             flow.cancel(now, self.reason)
         elif self.cause == models.UNDONE:
-            flow.undo(now, self.reason)
+            flow.undo(now, self.reason, self.remaining)
         else:
             flow.meta[models.DEADLINE_EXCEEDED] = now
 

@@ -1341,7 +1341,10 @@ class Engine(abc.ABC):
         intentions = scheduler.apply(retry_decisions.everything(plan))
         is_complete = self._storage.get_flow_state() == states.SUCCESS
         if intentions and not has_failed:
-            given_up = control.GivenUp(models.UNDONE if is_complete else models.CANCELLED, reason)
+            given_up = control.GivenUp(models.CANCELLED, reason)
+            if is_complete:
+                remaining = self.plan_undo().irreversible
+                given_up = control.GivenUp(models.UNDONE, reason, remaining)
             lifecycle.give_up(intentions, given_up, self._clock.time())
         else:  # The flow is reverted because of its failures.
             lifecycle.set_intentions(intentions)

@@ -17,7 +17,7 @@ import numbers
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeVar
 
@@ -136,6 +136,8 @@ SUBMITTED: Final = "submitted"
 CANCELLED: Final = "cancelled"
 UNDONE: Final = "undone"
 WAITS_FOR: Final = "waits_for"
+#: Maximum number of names of tasks whose effects remain after a flow was undone.
+_MAX_REMAINING: Final = 100
 #: Key in the `meta` of a flow: patterns of the pauses for which it is parked.
 PAUSED_BY: Final = "paused_by"
 BLOCKED: Final = "blocked"
@@ -1085,9 +1087,18 @@ class FlowDetail(_Named):
         """Whether the flow was reverted, or is being reverted, after all of it had succeeded."""
         return self.meta_value(UNDONE) is not None
 
-    def undo(self, at: float, reason: str | None) -> None:
-        """Record that the complete flow is to be reverted. Its engine then reverts it."""
-        self.meta[UNDONE] = {"at": at, "reason": reason}
+    def undo(self, at: float, reason: str | None, remaining: Sequence[str]) -> None:
+        """Record that the complete flow is to be reverted. Its engine then reverts it.
+
+        :param remaining: names of tasks whose effects remain. The first 100 are stored.
+        """
+        names = list(remaining[:_MAX_REMAINING])
+        self.meta[UNDONE] = {
+            "at": at,
+            "reason": reason,
+            "remaining": names,
+            "remaining_count": len(remaining),
+        }
         self.history = history.with_change(self.history, Change(states.REVERTING, at, reason))
 
     def enter(

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from wbengine import states
 from wbengine.persistence import _changes, _codes, _leases, _owners, _step_notes, base, models
@@ -485,6 +485,60 @@ class ForkView:
         return _formatting.as_dict(self)
 
 
+#: Maximum number of tasks that `UndoView.line` names.
+_SHOWN_REMAINING: Final = 3
+
+
+class UndoView(NamedTuple):
+    """The reversion of a flow that had succeeded.
+
+    :ivar outcome: "running"; "complete": all effects are undone; "partial": those of irreversible
+        tasks remain; "failed": a revert failed, and `wbengine flow revert` continues with it.
+    :ivar at: time of the request in Unix seconds.
+    :ivar reason: the reason and the sender of the request, or None.
+    :ivar remaining: the first names of the irreversible tasks; `remaining_count`: their number.
+    """
+
+    outcome: str
+    at: float
+    reason: str | None
+    remaining: tuple[str, ...]
+    remaining_count: int
+
+    def to_dict(self) -> dict[str, Any]:
+        return _formatting.as_dict(self)
+
+    @property
+    def line(self) -> str:
+        """The outcome in one line."""
+        text = self.outcome
+        if self.remaining_count:
+            more = self.remaining_count - len(self.remaining[:_SHOWN_REMAINING])
+            names = ", ".join(self.remaining[:_SHOWN_REMAINING])
+            text += f", irreversible: {names}{f' and {more:,} more' if more else ''}"
+        return f"{text} ({self.reason})" if self.reason else text
+
+
+def _undo(detail: models.FlowDetail, state: str, text: Callable[[str], str]) -> UndoView | None:
+    request = detail.meta_value(models.UNDONE)
+    if not isinstance(request, Mapping):
+        return None
+    count = request["remaining_count"]
+    outcome = "running"
+    if state == states.REVERTED:
+        outcome = "partial" if count else "complete"
+    elif state == states.FAILURE:
+        outcome = "failed"
+    reason, names = request["reason"], request["remaining"]
+    return UndoView(
+        outcome,
+        request["at"],
+        None if reason is None else text(reason),
+        tuple(map(text, names)),
+        count,
+    )
+
+
 @dataclass(frozen=True)
 class FlowView:
     """A flow at one moment, with masked secrets.
@@ -520,6 +574,7 @@ class FlowView:
     :ivar forks: the flows that were forked from this one, oldest first.
     :ivar superseded_by: uuid of the latest fork that owns results of this flow, or None.
     :ivar situation: the state of the flow from which the reasons in `atoms` were derived.
+    :ivar undo: the reversion of the flow after it had succeeded, or None.
     """
 
     uuid: str
@@ -564,6 +619,7 @@ class FlowView:
     forks: tuple[ForkView, ...] = ()
     superseded_by: str | None = None
     situation: Situation | None = field(default=None, repr=False)
+    undo: UndoView | None = None
 
     @property
     def total(self) -> int:
@@ -903,6 +959,7 @@ def view(
         forks=tuple(filter(None, (_fork_view(fork, redactor) for fork in detail.forks))),
         superseded_by=detail.successor,
         situation=builder.situation,
+        undo=_undo(detail, builder.state, redactor.text),
     )
 
 
