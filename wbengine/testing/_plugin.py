@@ -40,6 +40,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="inject only these faults, for example '12:kill', as a report shows them",
     )
     group.addoption(
+        "--crash-real-runs",
+        type=int,
+        metavar="N",
+        help="runs of each crash_everywhere with real processes, unless the test defines it",
+    )
+    group.addoption(
         "--crash-html",
         metavar="FOLDER",
         help="save the report of each crash_everywhere as an HTML page in this folder",

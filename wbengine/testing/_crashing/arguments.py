@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from wbengine import states
 from wbengine._introspection import object_names
 from wbengine.testing._crashing.outcome import OwnCheck, PlannedSignal
 from wbengine.testing._worlds.world import World
 
-__all__ = ["check_choice", "check_limits", "checks", "exceptions", "signals", "worlds"]
+__all__ = [
+    "check_choice",
+    "check_limits",
+    "check_real_runs",
+    "checks",
+    "exceptions",
+    "signals",
+    "worlds",
+]
 
 
 def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
@@ -29,6 +39,16 @@ def check_limits(budget: object, max_runs: object) -> None:
         raise TypeError(f"max_runs must be a whole number or None, got {max_runs!r:.80}")
     if not budget > 0 or (max_runs is not None and max_runs < 1):
         raise ValueError(f"budget and max_runs must be positive, got {budget!r} and {max_runs!r}")
+
+
+def check_real_runs(real_runs: object, engine: str, end: str) -> None:
+    """Raise TypeError or ValueError if runs with real processes are not possible."""
+    if isinstance(real_runs, bool) or not isinstance(real_runs, int) or real_runs < 0:
+        raise TypeError(f"real_runs must be a whole number of at least 0, got {real_runs!r:.80}")
+    if real_runs and (not hasattr(os, "fork") or engine != "worker-based" or end == states.WAITING):
+        raise ValueError(
+            "real_runs must be 0 without os.fork, if engine is 'serial', and if end is 'WAITING'"
+        )
 
 
 def worlds(given: World | Iterable[World]) -> list[World]:

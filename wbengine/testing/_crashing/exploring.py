@@ -12,7 +12,7 @@ from wbengine import states, task
 from wbengine._introspection import object_names
 from wbengine.engines import _flow_factories
 from wbengine.engines.worker_based._requests.options import RequestOptions
-from wbengine.testing._crashing import arguments, schedules, sources
+from wbengine.testing._crashing import arguments, real, schedules, sources
 from wbengine.testing._crashing import checks as checking
 from wbengine.testing._crashing.checks import CHECKS, Expected, Problem
 from wbengine.testing._crashing.memory import ProcessMemory
@@ -42,6 +42,9 @@ _MORE_MOMENTS: Final = 10
 #: random, and equal by chance in the first two.
 _MORE_COMPARED: Final = 10
 
+#: Seconds that a flow may sleep if processes are real.
+_MAX_REAL_WAIT: Final = 10.0
+
 _ENGINES: Final = {"worker-based": True, "serial": False}
 
 _clock = time.monotonic
@@ -62,6 +65,7 @@ def crash_everywhere(
     without: Iterable[str] = (),
     seed: int = 0,
     only: str | None = None,
+    real_runs: int = 0,
 ) -> Report:
     """Run a flow many times, each time with another fault, and check what it did outside.
 
@@ -70,8 +74,8 @@ def crash_everywhere(
     effect; the store is unreachable; steps and calls of outside systems raise exceptions, also
     after their effect; signals are early, late, twice or missing; the flow is cancelled, and its
     deadline passes. A process that is killed has no further effects, and another one continues the
-    flow. If nothing is found, pairs of faults follow until the budget is used. All runs are in this
-    process, with a simulated clock and simulated workers, so waits take no time.
+    flow. If nothing is found, pairs of faults follow until the budget is used. All these runs are
+    in this process, with a simulated clock and simulated workers, so waits take no time.
 
     :param flow: a workflow, or a function without parameters that returns a flow; or a flow, whose
         task objects all runs share.
@@ -92,13 +96,17 @@ def crash_everywhere(
     :param without: names of checks that are not made.
     :param seed: selects the pairs of faults.
     :param only: the faults of one run, as a report shows them: repeats this run.
+    :param real_runs: number of runs with processes that end with SIGKILL: an engine and two workers
+        on SQLite. They follow the single faults, and take seconds each, in addition to the budget.
     :raises TypeError, ValueError: if an argument is invalid.
     :raises ValueError: if the flow does not wait for a signal when there are no faults; if no step
-        has a name of `exceptions`; or if a fault of `only` does not occur.
+        has a name of `exceptions`; if a fault of `only` does not occur; or if the flow sleeps, or
+        does not end, and `real_runs` is not 0.
     """
     arguments.check_choice("engine", engine, _ENGINES)
     arguments.check_choice("end", end, _ENDS)
     arguments.check_limits(budget, max_runs)
+    arguments.check_real_runs(real_runs, engine, end)
     subject = Subject(
         _maker(flow),
         dict(inputs or {}),
@@ -109,7 +117,7 @@ def crash_everywhere(
         options=RequestOptions(),
         own_checks=arguments.checks(checks),
     )
-    explorer = _Explorer(subject, _selected(without), end, budget, max_runs, seed)
+    explorer = _Explorer(subject, _selected(without), end, budget, max_runs, seed, real_runs)
     schedule = None if only is None else schedules.parse(only)
     return explorer.explore() if schedule is None else explorer.repeat(schedule)
 
@@ -162,9 +170,11 @@ class _Explorer:
         budget: float,
         max_runs: int | None,
         seed: int,
+        real_runs: int,
     ) -> None:
         self._end = end
         self._max_runs = max_runs
+        self._real_runs = real_runs
         self._checks = checks
         self._until = _clock() + budget
         self._chance = random.Random(seed)
@@ -199,6 +209,8 @@ class _Explorer:
                 singles.append(_Single(schedule, outcome.trace, outcome.steps))
         if not report.findings:
             self._check_names(set().union(*(single.steps for single in singles)))
+            self._run_real(found, trace)
+        if not report.findings:
             self._pairs(singles)
         report.seconds = _clock() - started
         return report
@@ -206,8 +218,8 @@ class _Explorer:
     def repeat(self, schedule: Schedule) -> Report:
         """Run one schedule."""
         started = _clock()
-        self._learn()
-        outcome = self._run(schedule)
+        trace = self._learn()
+        outcome = self._run(schedule, trace)
         for place, fault in (*schedule.moments, *schedule.signals):
             if place not in outcome.occurred:
                 raise ValueError(
@@ -256,6 +268,7 @@ class _Explorer:
         }
         self._subject = replace(
             self._subject,
+            tasks=frozenset(first.tasks),
             max_moments=_MIN_MOMENTS + _MORE_MOMENTS * len(first.trace),
             memory=self._subject.memory if modules == self._modules else ProcessMemory(modules),
         )
@@ -267,6 +280,10 @@ class _Explorer:
         if first.unknown_worlds:
             names = ", ".join(sorted(repr(each) for each in first.unknown_worlds))
             raise ValueError(f"world must contain all worlds that the tasks use, also {names}")
+        if self._real_runs and first.seconds > _MAX_REAL_WAIT:
+            raise ValueError(
+                f"real_runs must be 0 for a flow that waits: it takes {first.seconds:.0f} s"
+            )
         if first.unsent and first.state == self._end and not first.is_endless:
             raise ValueError(
                 f"signals contains {first.unsent[0]!r}, but the flow ended in {first.state} without"
@@ -301,12 +318,30 @@ class _Explorer:
             self._run(single.schedule.extended(number, fault))
             self._report.pairs_run += 1
 
+    def _run_real(self, singles: Sequence[Schedule], trace: Sequence[At]) -> None:
+        """Run a random sample of the single faults with real processes."""
+        if not self._real_runs:
+            return
+        choices = [each for each in singles if real.can_be_real(each, trace)]
+        for schedule in self._chance.sample(choices, min(self._real_runs, len(choices))):
+            outcome = self._run(replace(schedule, is_real=True), trace)
+            self._report.real_runs += 1
+            self._report.real_kills += bool(outcome.occurred)
+
     def _is_over(self) -> bool:
         runs = self._report.singles_run + self._report.pairs_run
         return _clock() >= self._until or (self._max_runs is not None and runs >= self._max_runs)
 
-    def _run(self, schedule: Schedule) -> Outcome:
-        outcome = simulate(self._subject, schedule)
+    def _run(self, schedule: Schedule, trace: Sequence[At] = ()) -> Outcome:
+        """Run a schedule and report its problems.
+
+        :param trace: the moments of a run without faults, for real processes.
+        """
+        if schedule.is_real:
+            outcome = real.run_real(self._subject, schedule, trace)
+        else:
+            outcome = simulate(self._subject, schedule)
+            self._subject = replace(self._subject, tasks=self._subject.tasks | outcome.tasks)
         problems = checking.problems(outcome, self._expected, self._checks)
         if not self._has_compared_more and any(
             each.check in checking.COMPARING for each in problems

@@ -36,6 +36,7 @@ class _Crash:
         self._command = f"pytest {shlex.quote(self._test)} --crash-only"
         self._budget = _budget(item)
         self._only: str | None = config.getoption("crash_only")
+        self._real_runs: int | None = config.getoption("crash_real_runs")
         folder = config.getoption("crash_html")
         self._folder = None if folder is None else config.invocation_params.dir / folder
         self._numbers = itertools.count(1)
@@ -43,6 +44,8 @@ class _Crash:
     def __call__(self, *args: Any, **options: Any) -> Report:
         if self._budget is not None:
             options.setdefault("budget", self._budget)
+        if self._real_runs is not None:
+            options.setdefault("real_runs", self._real_runs)
         if self._only is not None:
             options["only"] = self._only
         report = crash_everywhere(*args, **options)

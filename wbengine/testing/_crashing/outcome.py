@@ -64,6 +64,8 @@ class Subject:
     signals: Sequence[PlannedSignal] = ()
     exceptions: Mapping[str, Sequence[type[Exception]]] = field(default_factory=dict)
     is_remote: bool = True
+    #: Classes of the tasks of earlier runs, for workers in real processes.
+    tasks: frozenset[type] = frozenset()
     #: Number of moments after which a run counts as endless.
     max_moments: int = _MAX_MOMENTS
     options: RequestOptions = field(default_factory=RequestOptions)
@@ -123,6 +125,8 @@ class Outcome:
     unsent: list[str] = field(default_factory=list)
     #: Whether steps run on workers.
     is_remote: bool = True
+    #: Simulated seconds from the start to the end.
+    seconds: float = 0.0
     #: By the name of each own check that failed, its message.
     failed_checks: dict[str, str] = field(default_factory=dict)
     #: Classes of the tasks that ran.

@@ -62,6 +62,7 @@ class Report:
     :ivar findings: broken promises, each with the smallest run that shows it.
     :ivar singles: number of single faults; `singles_run` of them were injected.
     :ivar pairs: number of pairs of faults; `pairs_run` of them were injected.
+    :ivar real_runs: number of runs with real processes; in `real_kills` of them, one was killed.
     :ivar seconds: how long it took.
     :ivar command: command that repeats the test with the faults that follow it; "" outside pytest.
     """
@@ -72,6 +73,8 @@ class Report:
     singles_run: int = 0
     pairs: int = 0
     pairs_run: int = 0
+    real_runs: int = 0
+    real_kills: int = 0
     seconds: float = 0.0
     command: str = ""
     matrix: Matrix = field(default_factory=Matrix, init=False)
@@ -84,7 +87,7 @@ class Report:
     @property
     def runs(self) -> int:
         """Number of runs, without and with faults."""
-        return 2 + self.singles_run + self.pairs_run
+        return 2 + self.singles_run + self.pairs_run + self.real_runs
 
     def add(self, outcome: Outcome, problems: Iterable[Problem]) -> None:
         """Add a run and its problems. Each problem is one finding, that of its first run."""
@@ -129,7 +132,8 @@ class Report:
             f"{count} finding{'' if count == 1 else 's'} in {self.runs:,} runs"
             f" ({self.singles_run:,} of {self.singles:,} single faults,"
             f" {self.pairs_run:,} of {self.pairs:,} pairs, seed {self.seed})"
-            f" in {self.seconds:.1f} s"
+            + (f", {self.real_runs:,} of them with real processes," if self.real_runs else "")
+            + f" in {self.seconds:.1f} s"
             + ("; the budget was too small" if self.singles_run < self.singles else "")
         )
 

@@ -101,6 +101,7 @@ class _Run:
         self._sender = SignalSender(
             subject.signals, self._moments, lambda name, value: self._engine.signal(name, value)
         )
+        self._start = start
         self._clock = IdleClock(start, self._idle)
         self._inner = _memory.MemoryBackend(clock=self._clock)
         self.store: Final = CrashingStore(
@@ -139,6 +140,7 @@ class _Run:
             outcome.is_endless = True
         outcome.state = state
         outcome.unsent = self._sender.unsent
+        outcome.seconds = self._clock.time() - self._start
         self._moments.event("end", f"the flow ended in {state}")
         outcome.first_attempts = {
             record.name: first

@@ -23,6 +23,9 @@ __all__ = [
 #: In the text of a schedule: each step runs in a process of its own.
 _SEPARATE: Final = "separate"
 
+#: In the text of a schedule: processes are real.
+_REAL: Final = "real"
+
 
 class Moment(enum.StrEnum):
     """Kinds of moments at which faults can occur."""
@@ -94,16 +97,19 @@ class Schedule:
     """The faults of one run: by the number of the moment, and by signal.
 
     :ivar is_separate: whether each step runs in a process of its own.
+    :ivar is_real: whether engine and workers are real processes.
     """
 
     moments: tuple[tuple[int, Fault], ...] = ()
     signals: tuple[tuple[str, SignalFault], ...] = ()
     is_separate: bool = False
+    is_real: bool = False
 
     def __str__(self) -> str:
         parts = [f"{number}:{fault}" for number, fault in self.moments]
         parts += [f"{name}:{fault}" for name, fault in self.signals]
-        return ", ".join([*parts, *([_SEPARATE] if self.is_separate else [])])
+        parts += [_SEPARATE] * self.is_separate + [_REAL] * self.is_real
+        return ", ".join(parts)
 
     @property
     def last(self) -> int:
@@ -129,7 +135,7 @@ def parse(text: str) -> Schedule:
     signals: list[tuple[str, SignalFault]] = []
     parts = [part.strip() for part in text.split(",") if part.strip()]
     for part in parts:
-        if part == _SEPARATE:
+        if part in (_SEPARATE, _REAL):
             continue
         name, colon, fault = part.rpartition(":")
         try:
@@ -147,7 +153,7 @@ def parse(text: str) -> Schedule:
                 f"{part!r} in {text!r} must be the number of a moment and a fault, such as"
                 " '12:kill', or the name of a signal and a fault, such as 'approved:late'"
             ) from None
-    return Schedule(tuple(sorted(moments)), tuple(signals), _SEPARATE in parts)
+    return Schedule(tuple(sorted(moments)), tuple(signals), _SEPARATE in parts, _REAL in parts)
 
 
 def singles(trace: Iterable[At], signals: Iterable[str]) -> Iterator[Schedule]:

@@ -15,7 +15,7 @@ from wbengine.testing._crashing.outcome import Event, Subject
 from wbengine.testing._crashing.schedules import Action, Fault, Moment
 from wbengine.testing._worlds.world import DO, Operation, Unavailable, World
 
-__all__ = ["Stepping"]
+__all__ = ["Stepping", "operation_text", "step_name"]
 
 
 class Stepping:
@@ -38,18 +38,18 @@ class Stepping:
     # Steps.
 
     def sending(self, call: calls.Invocation) -> None:
-        fault = self._moments.at(Moment.SEND, _name(call), _SEND_FAULTS)
+        fault = self._moments.at(Moment.SEND, step_name(call), _SEND_FAULTS)
         if fault is None:
             return
         if fault.action is Action.KILL:
-            text = f"the process of the engine was killed before it sent {_name(call)}"
+            text = f"the process of the engine was killed before it sent {step_name(call)}"
             raise self._moments.kill(text)
         self._interrupt(fault)
 
     def starting(self, call: calls.Invocation) -> BaseException | None:
         if self._outcome.schedule.is_separate:
             self._subject.memory.restore()
-        name = _name(call)
+        name = step_name(call)
         base = _REMOTE_START if self._subject.is_remote else _LOCAL_START
         fault = self._moments.at(Moment.START, name, base + self._declared(call))
         if fault is not None:
@@ -79,7 +79,7 @@ class Stepping:
         faults = _COPY if repeats else ()
         if self._subject.is_remote and not (outcome.failed or self._had_effect):
             faults = (*faults, *self._losses(call))  # Otherwise, they follow the last effect.
-        fault = self._moments.at(Moment.END, _name(call), faults)
+        fault = self._moments.at(Moment.END, step_name(call), faults)
         if outcome.failed:
             self._event("failure", f"failed: {outcome.value.exception_str}", call)
         else:
@@ -87,14 +87,14 @@ class Stepping:
         if fault is None:
             return False
         if fault.action is not Action.COPY:
-            raise self._moments.lose(fault, f"{_name(call)} has ended")
-        text = f"a copy of the request of {_name(call)} ran on another worker"
+            raise self._moments.lose(fault, f"{step_name(call)} has ended")
+        text = f"a copy of the request of {step_name(call)} ran on another worker"
         self._moments.event("fault", text)
         return True
 
     def replying(self, call: calls.Invocation) -> None:
-        if self._moments.at(Moment.REPLY, _name(call), _KILL) is not None:
-            text = f"the engine was killed before it received the result of {_name(call)}"
+        if self._moments.at(Moment.REPLY, step_name(call), _KILL) is not None:
+            text = f"the engine was killed before it received the result of {step_name(call)}"
             raise self._moments.kill(text)
 
     def lost(self) -> None:
@@ -127,7 +127,7 @@ class Stepping:
             error = self._exceptions(call)[fault.exception - 1]("injected")
         if call.action == calls.REVERT:
             self._outcome.has_failed_reversion = True
-        self._moments.event("fault", f"{_name(call)} raised {type(error).__name__}")
+        self._moments.event("fault", f"{step_name(call)} raised {type(error).__name__}")
         return error
 
     # Operations of worlds.
@@ -159,11 +159,7 @@ class Stepping:
     def after(self, operation: Operation) -> None:
         self._moments.check_alive()
         call, world = self._step(), operation.world
-        verb = "did" if operation.kind == DO else "undid"
-        text = f"{world.name}: {verb} {operation.key!r}"
-        if operation.result != "done":
-            text += f" ({_RESULTS[operation.result]})"
-        self._event("operation", text, call, operation.line, operation)
+        self._event("operation", operation_text(operation), call, operation.line, operation)
         if call is None:
             return
         self._had_effect = True
@@ -205,14 +201,24 @@ class Stepping:
         """Record an event of a step; None: of the function of a workflow."""
         name, execution = "", ("", 0, "")
         if call is not None:
-            name, execution = _name(call), (call.uuid, call.attempt, call.action)
+            name, execution = step_name(call), (call.uuid, call.attempt, call.action)
         event = Event(kind, text, name, execution, line, operation, refused)
         self._outcome.events.append(event)
 
 
-def _name(call: calls.Invocation) -> str:
+def step_name(call: calls.Invocation) -> str:
+    """Return the name of a step, an item of a Map or a reversion in reports."""
     name = call.task.name if call.index < 0 else f"{call.task.name}[{call.index}]"
     return name if call.action == calls.EXECUTE else f"revert of {name}"
+
+
+def operation_text(operation: Operation) -> str:
+    """Return an operation in the words of reports."""
+    verb = "did" if operation.kind == DO else "undid"
+    text = f"{operation.world.name}: {verb} {operation.key!r}"
+    if operation.result != "done":
+        text += f" ({_RESULTS[operation.result]})"
+    return text
 
 
 _RESULTS: Final = {

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
+from wbengine.testing._worlds.contents import Contents
 from wbengine.testing._worlds.values import MISSING, ValueWorld
-from wbengine.testing._worlds.world import Contents
 
 __all__ = ["FolderWorld"]
 
@@ -38,6 +38,9 @@ class FolderWorld(ValueWorld):
                 path = self._paths[self._contents] = Path(tempfile.mkdtemp(prefix="wbe-world-"))
                 weakref.finalize(self._contents, shutil.rmtree, path, ignore_errors=True)
             return path
+
+    def _open(self) -> None:
+        _ = self.path
 
     @property
     def names(self) -> list[str]:

@@ -8,7 +8,8 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
-from wbengine.testing._worlds.world import DO, UNDO, Effect, World
+from wbengine.testing._worlds.contents import Effect
+from wbengine.testing._worlds.world import DO, UNDO, World
 
 __all__ = ["MISSING", "ValueWorld"]
 

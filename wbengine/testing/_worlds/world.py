@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
+
+from wbengine.testing._worlds.contents import Contents, Effect
+from wbengine.testing._worlds.sharing import SharedLock
 
 __all__ = [
     "DO",
     "UNDO",
-    "Contents",
-    "Effect",
     "Operation",
     "Recorder",
     "Unavailable",
@@ -37,20 +39,6 @@ _unknown: set[World] | None = None
 
 class Unavailable(ConnectionError):
     """The system is overloaded, and has done nothing."""
-
-
-@dataclass(eq=False)
-class Effect:
-    """Something that exists outside, until it is undone.
-
-    :ivar key: what it is, for example "charge 17".
-    :ivar id: the identity that the outside system gave it, for example "bank-1".
-    :ivar data: the data that the caller passed.
-    """
-
-    key: str
-    id: str
-    data: Mapping[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,17 +72,6 @@ class Recorder(Protocol):
         """Observe an operation. An exception replaces its result."""
 
 
-@dataclass(eq=False)
-class Contents:
-    """What exists in a world."""
-
-    active: dict[str, list[Effect]] = field(default_factory=dict)
-    by_idempotency_key: dict[str, Effect] = field(default_factory=dict)
-    number: int = 0
-    #: What a subclass keeps.
-    state: dict[str, Any] = field(default_factory=dict)
-
-
 class World:
     """A system outside of wbengine: a bank, a mail server, a cloud. Thread-safe.
 
@@ -121,7 +98,7 @@ class World:
         self.permanent: Final = permanent
         #: Whether the same effect may be done again.
         self.repeatable: Final = repeatable
-        self._lock = threading.RLock()
+        self._lock: contextlib.AbstractContextManager[Any] = threading.RLock()
         self._contents = Contents()
         self._recorder: Recorder | None = None
 
@@ -204,6 +181,23 @@ class World:
             yield
         finally:
             self._contents, self._recorder = contents, previous
+
+    @contextmanager
+    def shared(self, path: Path, recorder: Recorder) -> Iterator[None]:
+        """Like `recorded_by`, for this process and the ones that it forks.
+
+        :param path: file of the contents.
+        """
+        with self.recorded_by(recorder):
+            lock, self._lock = self._lock, SharedLock(path, self._contents)
+            try:
+                self._open()
+                yield
+            finally:
+                self._lock = lock
+
+    def _open(self) -> None:
+        """Create what processes share, before they are forked."""
 
     def _begin(self, kind: str, key: str) -> str:
         if not isinstance(key, str):
