@@ -233,7 +233,7 @@ class AtomLifecycle:
             call = RetryCall(node, atom, action)
             return None if self._fails_before_start(call) else call
         call = calls.Invocation(atom, action, record.uuid, record.attempt)
-        call.node, call.repeats = node, record.repeats
+        call.node, call.repeats = node, record.repeats if record.past else 0
         if atom.transaction is not None:
             call.settled = record.settled
         call.flow_uuid = self._flow_uuid

@@ -117,6 +117,9 @@ def saved_states(storage: storage_module.Storage) -> dict[int, tuple[str | None,
 
 def kept_nodes(storage: storage_module.Storage) -> set[int]:
     """Return the nodes whose results another flow reverts."""
+    flow = storage.flow_detail
+    if flow.forked_from is None and not flow.forks:
+        return set()
     return {
         node
         for node, record in enumerate(storage.records)

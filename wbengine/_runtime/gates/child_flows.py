@@ -109,7 +109,7 @@ class ChildGate(base.Gate):
         return self._calls.values()
 
     def admit_calls(self, tasks: list[calls.Invocation]) -> list[calls.Invocation]:
-        own = [call for call in tasks if isinstance(call.task, Child)]
+        own = [call for call in tasks if type(call.task) is Child]
         if not own:
             return tasks
         # A flow that has ended must not be started again, also if it was deleted since.

@@ -139,9 +139,9 @@ class StepRecords:
                 task.eta = dt.datetime.fromtimestamp(starts_at, dt.UTC)
             elif task.eta is not None:
                 delayed_starts.store_start(record, task, now)
-        if isinstance(task, Child) and record.meta_value(models.CHILD) is None:
+        if type(task) is Child and record.meta_value(models.CHILD) is None:
             record.meta[models.CHILD] = calls.request_id(record.uuid, "child", record.attempt)
-        if isinstance(task, WaitingTask):
+        if task.is_wait and isinstance(task, WaitingTask):
             signals_and_sleeps.begin_wait(record, task, now)
         lifecycle.enter(record, task, action)
         if self._storage.code is not None and not task.is_wait:  # `add` has noted a wait.
@@ -154,7 +154,7 @@ class StepRecords:
             call.cancellation.cancel()
         call.node, call.step, call.priority = node, step, task.priority
         call.flow_uuid, call.settled = self._storage.flow_uuid, record.settled
-        call.repeats = record.repeats
+        call.repeats = record.repeats if record.past else 0
         lifecycle.prepare_call(call, record, task)
         if is_resumed:
             call.recovered, call.lost, call.epoch = True, has_lost_worker(record), record.epoch

@@ -117,7 +117,7 @@ class WorkflowRun:
         step, action = self.to_begin.popleft()
         self._in_flight.add(step)
         call = self._records.begin(step, action, self.call.node, now)
-        if action == calls.EXECUTE and self._has_ended and isinstance(step.task, Child):
+        if action == calls.EXECUTE and type(step.task) is Child and self._has_ended:
             call.cancellation.cancel()  # Only the end of a flow that was started is waited for.
         return call
 
@@ -170,7 +170,7 @@ class WorkflowRun:
             record = models.TaskDetail(name[: object_names.MAX_NAME_LENGTH], uuid)
             revert_arguments: Mapping[str, Any] | None = None
             arguments = self._records.kept_arguments(command.arguments)
-            if isinstance(command.task, Child):
+            if type(command.task) is Child:
                 revert_arguments = None if command.task.is_detached else {}
             elif command.task is not None and not calls.reverts_nothing(type(command.task)):
                 revert_arguments = commands.revert_arguments(command.task, arguments)
@@ -199,7 +199,8 @@ class WorkflowRun:
             self._reversions.append(_Reversion(step, in_scope))
             return
         action = self._next_action(step)
-        if action == calls.EXECUTE and step.record.state != states.RUNNING:
+        is_retried = bool(step.note.failures) and step.record.state != states.RUNNING
+        if action == calls.EXECUTE and is_retried:
             self._execute_again(step)
         else:
             self.to_begin.append((step, action))
