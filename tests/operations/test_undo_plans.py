@@ -98,8 +98,8 @@ def short(names: tuple[str, ...]) -> list[str]:
 def test_plan_lists_reverted_and_remaining_tasks(backend: base.Backend, factory: Any) -> None:
     uuid = complete(backend, factory)
     before = operations.find(backend, uuid)
-    plan = operations.plan(backend, uuid, "revert")
-    assert [short(each) for each in plan] == [[], ["charge"], ["note"], ["send"], []]
+    plan = operations.plan_undo(backend, uuid)
+    assert [short(each) for each in plan] == [["charge"], ["note"], ["send"], []]
     assert operations.find(backend, uuid) == before
 
 
@@ -146,7 +146,7 @@ def test_view_names_the_effects_that_remain(backend: base.Backend) -> None:
 
 def test_items_of_a_map_can_be_irreversible(backend: base.Backend) -> None:
     uuid = complete(backend, parcels, numbers=[1, 2])
-    assert operations.plan(backend, uuid, "revert").irreversible == ("all",)
+    assert operations.plan_undo(backend, uuid).irreversible == ("all",)
     with pytest.raises(exceptions.InvalidState, match="'all' cannot be undone"):
         operations.revert(backend, uuid)
 
@@ -165,7 +165,7 @@ def test_step_whose_revert_was_removed_prevents_the_undo(
 ) -> None:
     uuid = complete(backend, plain)
     monkeypatch.setattr(f"{__name__}.charge", None)
-    plan = operations.plan(backend, uuid, "revert")
+    plan = operations.plan_undo(backend, uuid)
     assert (plan.revert, short(plan.missing)) == ((), ["charge"])
     with pytest.raises(exceptions.InvalidState, match=r"no revert of .*charge.*restore its code"):
         operations.revert(backend, uuid, partial=True)

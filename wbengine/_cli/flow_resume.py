@@ -506,13 +506,17 @@ def _loaded(
 def _print_plan(
     context: contexts.Context, backend: persistence.Backend, uuid: str, operation: str
 ) -> int:
-    with (
-        errors.failing(errors.UNHEALTHY, ImportError, ValueError, where="cannot rebuild the flow"),
-        standard_streams.aside(),
-    ):
-        plan = operations.plan(backend, uuid, operation)
-    content = {"uuid": uuid, "dry_run": True, **plan._asdict()}
+    plan = operations.plan(backend, uuid, operation)._asdict()
+    if operation == "revert" and operations.find(backend, uuid).state == states.SUCCESS:
+        with (
+            errors.failing(
+                errors.UNHEALTHY, ImportError, ValueError, where="cannot rebuild the flow"
+            ),
+            standard_streams.aside(),
+        ):
+            plan.update(operations.plan_undo(backend, uuid)._asdict())
+    content = {"uuid": uuid, "dry_run": True, **plan}
     context.printer.document(f"flow-{operation}/1", content)
-    rows = [(_WOULD.get(key, key), name) for key, names in plan._asdict().items() for name in names]
+    rows = [(_WOULD.get(key, key), name) for key, names in plan.items() for name in names]
     context.printer.table(("WOULD", "TASK"), rows, empty="No task would run or be reverted.")
     return errors.OK

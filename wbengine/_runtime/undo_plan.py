@@ -14,13 +14,18 @@ from wbengine.persistence._step_notes import StepNote
 
 __all__ = ["UndoPlan", "effect_of_step", "effect_of_task", "plan"]
 
-#: REVERT: its `revert` is called. NONE: it has no `revert` and counts as having no effect.
-#: IRREVERSIBLE: its effect remains. MISSING: it had a `revert` that the present code lacks.
+#: The field of `UndoPlan` that contains a task.
 Effect = Literal["revert", "none", "irreversible", "missing"]
 
 
 class UndoPlan(NamedTuple):
-    """Names of complete tasks and steps by what their reversion does, in the order of the flow."""
+    """Names of complete tasks and steps by what their reversion does, in the order of the flow.
+
+    :ivar revert: `revert` is called.
+    :ivar none: they have no `revert`, which counts as having no effect.
+    :ivar irreversible: tasks with `irreversible`, whose effects remain.
+    :ivar missing: steps that had a `revert` when they ran, which the present code lacks.
+    """
 
     revert: tuple[str, ...] = ()
     none: tuple[str, ...] = ()

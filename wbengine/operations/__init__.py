@@ -19,7 +19,16 @@ if TYPE_CHECKING:
     from wbengine.operations._published_values import published
     from wbengine.operations._removing import delete, prune
     from wbengine.operations._requesting import Edits, Requested, request
-    from wbengine.operations._resuming import Plan, plan, resume, retry, revert, start
+    from wbengine.operations._resuming import (
+        Plan,
+        UndoPlan,
+        plan,
+        plan_undo,
+        resume,
+        retry,
+        revert,
+        start,
+    )
     from wbengine.operations._signalling import signal
     from wbengine.operations._suspend_and_cancel import StateChange, cancel, is_running, suspend
 
@@ -29,6 +38,7 @@ __all__ = [
     "Requested",
     "StateChange",
     "Plan",
+    "UndoPlan",
     "assign",
     "cancel",
     "delete",
@@ -41,6 +51,7 @@ __all__ = [
     "pause_tasks",
     "paused_tasks",
     "plan",
+    "plan_undo",
     "prune",
     "published",
     "request",
@@ -65,7 +76,9 @@ __getattr__, __dir__ = lazily.lazy_attributes(
         "._published_values": ("published",),
         "._removing": ("delete", "prune"),
         "._requesting": ("Edits", "Requested", "request"),
-        "._resuming": ("Plan", "plan", "resume", "retry", "revert", "start"),
+        "._resuming": (
+            *("Plan", "UndoPlan", "plan", "plan_undo", "resume", "retry", "revert", "start"),
+        ),
         "._signalling": ("signal",),
         "._suspend_and_cancel": ("StateChange", "cancel", "is_running", "suspend"),
     },

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from wbengine import engines, exceptions, states
 from wbengine._introspection import object_names
+from wbengine._runtime.undo_plan import UndoPlan
 from wbengine.engines import _flow_factories, _ownership
 from wbengine.persistence import _commands, _living_forks, base, models
 from wbengine.persistence.models import ENGINE
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from wbengine.engines import base as engines_base
     from wbengine.persistence._edits import Edits
 
-__all__ = ["Plan", "kind", "plan", "resume", "retry", "revert", "start"]
+__all__ = ["Plan", "UndoPlan", "kind", "plan", "plan_undo", "resume", "retry", "revert", "start"]
 
 RESUME: Final = _commands.RESUME
 RETRY: Final = _commands.RETRY
@@ -163,38 +164,23 @@ def revert(
 class Plan(NamedTuple):
     """Names of atoms that would run, and that would be reverted, in the order of the flow.
 
-    Failures, decisions of retries and atoms that deciders ignore are not predicted. The plan of a
-    reversion of a complete flow contains the steps of workflows, and three more groups.
-
-    :ivar none: complete tasks without `revert`, which count as having no effect.
-    :ivar irreversible: complete tasks that cannot be undone.
-    :ivar missing: steps that had a `revert` which the present code lacks.
+    Failures, decisions of retries and atoms that deciders ignore are not predicted.
     """
 
     run: tuple[str, ...]
     revert: tuple[str, ...]
-    none: tuple[str, ...] = ()
-    irreversible: tuple[str, ...] = ()
-    missing: tuple[str, ...] = ()
 
 
 def plan(backend: base.Backend, uuid: str, operation: str) -> Plan:
     """Return what `resume`, `retry` or `revert` would do according to the records of the flow.
 
-    The plan for the reversion of a complete flow also requires the code of the flow.
-
     :raises NotFound: if the flow does not exist.
     :raises InvalidState: if the state of the flow does not allow the operation.
-    :raises ValueError, ImportError: for a complete flow, as `revert`.
     """
     with contextlib.closing(backend.get_connection()) as connection:
         detail = engines.read_flow_detail(connection, uuid)
         outline = connection.get_outline(uuid)
     _check(backend, uuid, operation, detail.state)
-    if operation == REVERT and detail.state == states.SUCCESS:
-        loaded = engines.load_from_detail(detail, backend=backend)
-        loaded.compile()
-        return Plan((), *loaded.plan_undo())
     atoms = [atom for atom in detail if atom.name != models.INJECTOR and not atom.is_step]
     names = [node.name for node in outline.nodes if node.kind != "flow"] if outline else []
     order = {name: index for index, name in enumerate(names)}
@@ -218,6 +204,21 @@ def plan(backend: base.Backend, uuid: str, operation: str) -> Plan:
         (*_visible_names(atom for atom in atoms if atom.state not in _SETTLED_STATES), *new_names),
         (),
     )
+
+
+def plan_undo(backend: base.Backend, uuid: str) -> UndoPlan:
+    """Return what `revert` of a complete flow would undo, according to its records and code.
+
+    :raises InvalidState: if the flow is not in SUCCESS.
+    :raises Exception: as `resume`.
+    """
+    with contextlib.closing(backend.get_connection()) as connection:
+        detail = engines.read_flow_detail(connection, uuid)
+    if detail.state != states.SUCCESS:
+        raise exceptions.InvalidState(f"Flow {uuid} must be in SUCCESS, got {detail.state}")
+    loaded = engines.load_from_detail(detail, backend=backend)
+    loaded.compile()
+    return loaded.plan_undo()
 
 
 def _check(backend: base.Backend, uuid: str, operation: str, state: str | None) -> None:
