@@ -46,6 +46,17 @@ def order() -> linear_flow.Flow:
     return linear_flow.Flow("order").add(*(Step(name, provides=f"{name}d") for name in STEPS))
 
 
+class Letter(task.Task):
+    irreversible = True
+
+    def execute(self) -> None: ...
+
+
+def posted() -> linear_flow.Flow:
+    """Return a flow with a task that cannot be undone."""
+    return linear_flow.Flow("posted").add(Step("pay"), Letter("letter"))
+
+
 def leaves() -> linear_flow.Flow:
     raise SystemExit("enough")
 
