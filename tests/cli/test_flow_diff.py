@@ -74,9 +74,7 @@ def test_equal_runs_have_no_differences(wbengine: Command, store: base.Backend) 
     assert answer.out == "inputs, tasks and steps: 7 equal, 0 different\n"
 
 
-def test_first_different_result_comes_before_what_follows_from_it(
-    wbengine: Command, store: base.Backend
-) -> None:
+def test_first_different_result_is_shown_first(wbengine: Command, store: base.Backend) -> None:
     first, second = run(store, ["a", "b"]), run(store, ["a", "b"], a=3)
     path = f"{__name__}:charge"
     assert diff(wbengine, first, second, "--show-values") == [

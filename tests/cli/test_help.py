@@ -17,9 +17,9 @@ from wbengine._cli import context as contexts
 #: First words of summaries.
 IMPERATIVES = {
     "Add", "Assign", "Cancel", "Change", "Check", "Copy", "Create", "Delete", "Draw", "Export",
-    "Find", "Fire", "Import", "List", "Manage", "Pause", "Ping", "Print", "Resume", "Revert",
-    "Revoke", "Rotate", "Run", "Send", "Serve", "Show", "Start", "Stop", "Submit", "Suspend",
-    "Update", "Watch",
+    "Find", "Fire", "Import", "List", "Manage", "Pause", "Ping", "Print", "Record", "Replay",
+    "Resume", "Revert", "Revoke", "Rotate", "Run", "Send", "Serve", "Show", "Start", "Stop",
+    "Submit", "Suspend", "Update", "Watch",
 }  # fmt: skip
 COMMANDS = {path: each for path, each in ALL.items() if not isinstance(each, click.Group)}
 

@@ -6,17 +6,16 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from wbengine import states
 from wbengine._cli import base, errors, flow_selection, output, params, store_access
 from wbengine._cli import context as contexts
+from wbengine.operations import _bulk_selection, _code_checks
+from wbengine.operations._code_findings import Finding, Findings
 from wbengine.views import _formatting, _shown_states
-
-if TYPE_CHECKING:
-    from wbengine.operations._code_findings import Finding, Findings
 
 __all__ = ["command"]
 
@@ -59,8 +58,6 @@ def check(
     processes: int | None,
     **filters: Any,
 ) -> int:
-    from wbengine.operations import _bulk_selection, _code_checks, _code_findings
-
     settings, printer = context.settings, context.printer
     store_access.check_outlives(settings)
     code = _code_checks.Code(
@@ -68,7 +65,7 @@ def check(
     )
     tags = tuple(map(str, filters.pop("tags")))
     conditions = _bulk_selection.Filter(filters.pop("state_names"), tags=tags, **filters)
-    findings = _code_findings.Findings()
+    findings = Findings()
     with context.connection() as (_, connection), _progress(context, findings):
         count = processes or os.cpu_count() or 1
         for checked in _code_checks.check_flows(connection, conditions, _UNFINISHED, code, count):

@@ -8,7 +8,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 
@@ -17,12 +17,10 @@ from wbengine._cli import base, common_options, errors
 from wbengine._cli import context as contexts
 from wbengine._introspection import object_names
 from wbengine._runtime.workflows.history import History, RecordedStep
+from wbengine._runtime.workflows.program import Program
 from wbengine._tasks.commands import Command
+from wbengine.engines import _flow_replays, _loading
 from wbengine.types import failure as ft
-
-if TYPE_CHECKING:
-    from wbengine._runtime.workflows.program import Program
-    from wbengine.engines import _flow_replays
 
 __all__ = ["command"]
 
@@ -60,8 +58,6 @@ _R = TypeVar("_R")
 def command(
     context: contexts.Context, flow: str, at: str | None, workflow: str | None, port: int | None
 ) -> int:
-    from wbengine.engines import _flow_replays, _loading
-
     with (
         context.flow(flow) as (connection, uuid),
         errors.running_user_code(f"cannot load flow {uuid}"),

@@ -9,6 +9,8 @@ import click
 
 from wbengine._cli import base, completions, errors
 from wbengine._cli import context as contexts
+from wbengine.persistence import _sealed_fields
+from wbengine.views import _flow_differences, redaction
 
 __all__ = ["command"]
 
@@ -37,9 +39,6 @@ _NOTHING = "nothing"
 def command(
     context: contexts.Context, first: str, second: str, has_all: bool, show_values: bool
 ) -> int:
-    from wbengine.persistence import _sealed_fields
-    from wbengine.views import _flow_differences, redaction
-
     details = context.flow_detail(first), context.flow_detail(second)
     for detail in details:
         _sealed_fields.check_opened(detail)

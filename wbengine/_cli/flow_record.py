@@ -9,6 +9,7 @@ import click
 from wbengine._cli import base, common_options, errors, params
 from wbengine._cli import context as contexts
 from wbengine._text.terminal_text import escaped_json
+from wbengine.engines import _flow_records, _flow_replays, _loading
 
 __all__ = ["command"]
 
@@ -23,8 +24,8 @@ __all__ = ["command"]
 
     \b
     Examples:
-      wbengine flow record 3f2a9c > records/order.json
-      wbengine flow record 3f2a9c --values -o records/order.json
+      wbengine flow record 3f2a9c > order.json
+      wbengine flow record 3f2a9c --values -o order.json
     """,
 )
 @common_options.FLOW
@@ -36,8 +37,6 @@ __all__ = ["command"]
 def command(
     context: contexts.Context, flow: str, values: bool, workflow: str | None, output: str | None
 ) -> None:
-    from wbengine.engines import _flow_records, _flow_replays, _loading
-
     if values and output is None:
         raise errors.Failed(
             "--output is required with --values, because the record contains secrets", errors.USAGE
