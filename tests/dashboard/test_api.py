@@ -12,7 +12,7 @@ FLOW = {
     "history", "interrupted", "shown_state", "cancelled", "queued", "failures", "revert_path",
     "values", "cursor", "atoms", "tags", "published",
     "step_counts", "queue", "fair_key",
-    "forked_from", "forks", "superseded_by",
+    "forked_from", "forks", "superseded_by", "parent", "children", "undo",
 }  # fmt: skip
 ATOM = {
     "node", "uuid", "name", "kind", "path", "task", "state", "shown_state", "intention", "attempt",
