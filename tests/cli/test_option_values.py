@@ -93,7 +93,7 @@ FREE = {
     "error", "queues", "queue", "fair_key", "debounce",
     "exception_handler", "flow_id", "from_code", "to_code", "code_version",
     "host", "name", "names", "reason", "redis", "tasks", "time_zone", "token", "topic", "unique",
-    "postgresql", "url_prefix", "worker_role", "worker", "task", "flow", "parent",
+    "postgresql", "url_prefix", "worker_role", "worker", "task", "flow", "parent", "workflow", "at",
 }  # fmt: skip
 #: Commands with values that are checked after the start, and the nearest valid values.
 CHECKED_LATER: list[tuple[tuple[str, ...], str]] = [
