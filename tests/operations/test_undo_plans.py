@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from wbengine import engines, exceptions, operations, states, task
 from wbengine.patterns import linear_flow
 from wbengine.persistence import backends, base
 from wbengine.steps import Steps
+from wbengine.telemetry import metrics
 from wbengine.testing import run_submitted
 from wbengine.views import flow_status as views
 
@@ -202,3 +204,29 @@ def test_partial_is_only_for_reversions(backend: base.Backend) -> None:
 def test_map_adopts_irreversible_and_decorator_accepts_it() -> None:
     assert send.irreversible and not note.irreversible
     assert task.Map(SendItem("one"), over="numbers", item="number").irreversible
+
+
+def test_metric_counts_undone_flows_by_outcome(backend: base.Backend) -> None:
+    registry = CollectorRegistry()
+
+    def revert(uuid: str, **options: Any) -> None:
+        engine = operations.revert(backend, uuid, **options)
+        with metrics.observe(engine, registry), contextlib.suppress(OSError):
+            engine.run()
+
+    first, second = complete(backend, plain), complete(backend, order)
+    FAILING.append("charge")
+    revert(first)
+    FAILING.clear()
+    revert(first)
+    revert(second, partial=True)
+    engine = engines.load(order().add(fail()), backend=backend)
+    with metrics.observe(engine, registry), pytest.raises(ZeroDivisionError):
+        engine.run()
+    counts = {
+        sample.labels["outcome"]: sample.value
+        for family in registry.collect()
+        for sample in family.samples
+        if sample.name == "wbengine_flows_undone_total"
+    }
+    assert counts == {"failed": 1, "complete": 1, "partial": 1}

@@ -108,6 +108,22 @@ def program(name: str) -> str:
     return path
 
 
+def test_flows_that_are_undone_on_request_raise_no_alert(tmp_path: Path) -> None:
+    shutil.copy(str(FOLDER / "alerts.yml"), tmp_path)
+    series = {
+        'wbengine_flows_total{flow="f",state="REVERTED"}': "0+10x90",
+        'wbengine_flows_undone_total{flow="f",outcome="complete"}': "0+10x90",
+    }
+    inputs = [{"series": name, "values": values} for name, values in series.items()]
+    query = {"expr": "ALERTS", "eval_time": "80m", "exp_samples": []}
+    tests = [{"interval": "1m", "input_series": inputs, "promql_expr_test": [query]}]
+    content = {"rule_files": ["alerts.yml"], "evaluation_interval": "1m", "tests": tests}
+    (tmp_path / "tests.yml").write_text(yaml.safe_dump(content))
+    command = [program("promtool"), "test", "rules", "tests.yml"]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
 def test_each_rule_fires_at_its_threshold_and_not_before(tmp_path: Path) -> None:
     promtool = program("promtool")
     groups = yaml.safe_load((FOLDER / "alerts.yml").read_text(encoding="utf-8"))["groups"]

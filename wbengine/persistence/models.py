@@ -1087,6 +1087,19 @@ class FlowDetail(_Named):
         """Whether the flow was reverted, or is being reverted, after all of it had succeeded."""
         return self.meta_value(UNDONE) is not None
 
+    def undo_outcome(self, state: str | None) -> str | None:
+        """Return what the undo of the complete flow has led to in a state; None: it is not undone.
+
+        :returns: "running"; "complete": all effects are undone; "partial": those of irreversible
+            tasks remain; "failed": a revert failed.
+        """
+        request = self.meta_value(UNDONE)
+        if request is None:
+            return None
+        if state == states.REVERTED:
+            return "partial" if request["remaining_count"] else "complete"
+        return "failed" if state == states.FAILURE else "running"
+
     def undo(self, at: float, reason: str | None, remaining: Sequence[str]) -> None:
         """Record that the complete flow is to be reverted. Its engine then reverts it.
 

@@ -65,6 +65,7 @@ class Meters:
         self._task, self._flow = _labels.Bounded(MAX_TASKS), _labels.Bounded(MAX_FLOWS)
         self._topic = _labels.Bounded(MAX_TOPICS)
         self._flows = create("wbengine_flows_total")
+        self._undone = create("wbengine_flows_undone_total")
         self._running = create("wbengine_flows_running")
         self._flow_seconds = create("wbengine_flow_duration_seconds")
         self._tasks = create("wbengine_tasks_total")
@@ -89,6 +90,9 @@ class Meters:
         flow = self._flow(flow)
         self._flows.labels(flow, state).inc()
         self._flow_seconds.labels(flow).observe(seconds)
+
+    def flow_undone(self, flow: str, outcome: str) -> None:
+        self._undone.labels(self._flow(flow), outcome).inc()
 
     def task_ended(
         self, task: str, topic: str, action: str, failed: bool, attempt: int, seconds: float | None

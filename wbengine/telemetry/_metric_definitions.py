@@ -42,6 +42,9 @@ METRICS: Final[Mapping[str, Metric]] = {
     "wbengine_flows_total": Metric(
         "counter", ("flow", "state"), "Runs of flows that ended or were suspended"
     ),
+    "wbengine_flows_undone_total": Metric(
+        "counter", ("flow", "outcome"), "Reversions of flows that had succeeded"
+    ),
     "wbengine_flows_running": Metric("gauge", ("flow",), "Running flows"),
     "wbengine_flow_duration_seconds": Metric(
         "histogram", ("flow",), "Duration of runs of flows", SECONDS

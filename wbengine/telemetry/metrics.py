@@ -107,6 +107,9 @@ class MetricsListener(base.Listener):
             self._meters.engines.add(self._engine)
         else:
             self._run.end(state)
+            outcome = self._engine.storage.flow_detail.undo_outcome(state)
+            if outcome not in (None, "running"):
+                self._meters.flow_undone(details["flow_name"], outcome)
 
     def _task_receiver(self, state: str, details: base.Details) -> None:
         if state == states.IGNORE:

@@ -523,19 +523,15 @@ def _undo(detail: models.FlowDetail, state: str, text: Callable[[str], str]) -> 
     request = detail.meta_value(models.UNDONE)
     if not isinstance(request, Mapping):
         return None
-    count = request["remaining_count"]
-    outcome = "running"
-    if state == states.REVERTED:
-        outcome = "partial" if count else "complete"
-    elif state == states.FAILURE:
-        outcome = "failed"
+    outcome = detail.undo_outcome(state)
+    assert outcome is not None
     reason, names = request["reason"], request["remaining"]
     return UndoView(
         outcome,
         request["at"],
         None if reason is None else text(reason),
         tuple(map(text, names)),
-        count,
+        request["remaining_count"],
     )
 
 
