@@ -138,10 +138,7 @@ class _Debugger(pdb.Pdb):
 
     def stop_at_caller(self) -> None:
         """Stop at the next line of the user's code that called this."""
-        frame: FrameType | None = sys._getframe(1)
-        while frame is not None and _is_library(frame):
-            frame = frame.f_back
-        self.set_trace(frame)
+        self.set_trace(_user_frame())
 
     def stop_here(self, frame: FrameType) -> bool:
         return not _is_library(frame) and super().stop_here(frame)
@@ -157,6 +154,14 @@ class _Debugger(pdb.Pdb):
         kind, error, _ = exc_info
         self.message("".join(traceback.format_exception_only(kind, error)).rstrip())
         self.interaction(frame, None)
+
+
+def _user_frame() -> FrameType | None:
+    """Return the innermost frame of the user's code."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and _is_library(frame):
+        frame = frame.f_back
+    return frame
 
 
 def _is_library(frame: FrameType) -> bool:
@@ -176,7 +181,16 @@ def _listen(context: contexts.Context, port: int) -> Callable[[], object]:
     debugpy.listen((_LOCAL_HOST, port))
     context.printer.note(f"waiting for a debugger at {_LOCAL_HOST}:{port}")
     debugpy.wait_for_client()
-    stop: Callable[[], object] = debugpy.breakpoint
+    pydevd: Any = object_names.import_module("pydevd")  # a part of debugpy
+
+    def stop() -> None:
+        pydevd.settrace(
+            suspend=True,
+            trace_only_current_thread=True,
+            patch_multiprocessing=False,
+            stop_at_frame=_user_frame(),
+        )
+
     return stop
 
 
