@@ -22,7 +22,7 @@ def complete(wbengine: Command, quiet_store: None) -> tuple[str, str]:
     return f"{UUID}0", f"{UUID}1"
 
 
-def test_dry_run_lists_what_cannot_be_undone(wbengine: Command, complete: tuple[str, str]) -> None:
+def test_dry_run_lists_irreversible_tasks(wbengine: Command, complete: tuple[str, str]) -> None:
     answer = wbengine("flow", "revert", complete[1], "--dry-run", "--json")
     assert (answer.json["revert"], answer.json["irreversible"]) == (["pay"], ["letter"])
     answer = wbengine("flow", "revert", complete[1], "--dry-run")

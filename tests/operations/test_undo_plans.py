@@ -3,89 +3,27 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
 
+from tests.operations import undo_flows
 from wbengine import engines, exceptions, operations, states, task
-from wbengine.patterns import linear_flow
 from wbengine.persistence import backends, base
-from wbengine.steps import Steps
 from wbengine.telemetry import metrics
 from wbengine.testing import run_submitted
 from wbengine.views import flow_status as views
 
-UNDONE: list[str] = []
-FAILING: list[str] = []
-
-
-@task.task
-def charge() -> str:
-    return "charged"
-
-
-@charge.revert
-def refund() -> None:
-    if FAILING:
-        raise OSError("the bank does not answer")
-    UNDONE.append("charge")
-
-
-@task.task
-def note() -> None: ...
-
-
-@task.task(irreversible=True)
-def send() -> None: ...
-
-
-@task.task
-def fail() -> None:
-    raise ZeroDivisionError
-
-
-class SendItem(task.Task):
-    irreversible = True
-
-    def execute(self, number: int) -> None: ...
-
-
-def order() -> linear_flow.Flow:
-    return linear_flow.Flow("order").add(charge(), note(), send())
-
-
-def parcels() -> linear_flow.Flow:
-    many = task.Map(SendItem("one"), over="numbers", item="number", name="all")
-    return linear_flow.Flow("parcels").add(charge(), many)
-
-
-@task.workflow
-def program(steps: Steps) -> None:
-    steps.run(charge)
-    steps.run(note)
-    steps.run(send)
-
-
-@task.workflow
-def plain(steps: Steps) -> None:
-    steps.run(charge)
-
 
 @pytest.fixture
 def backend(tmp_path: Path) -> Iterator[base.Backend]:
-    UNDONE.clear()
-    FAILING.clear()
+    undo_flows.UNDONE.clear()
+    undo_flows.FAILING.clear()
     with backends.backend(f"sqlite:///{tmp_path}/flows.db") as opened:
         yield opened
-
-
-def complete(backend: base.Backend, factory: Callable[..., Any], **inputs: Any) -> str:
-    engine = engines.load_from_factory(factory, store=inputs, backend=backend)
-    engine.run()
-    return str(engine.storage.flow_uuid)
 
 
 def state_of(backend: base.Backend, uuid: str) -> str:
@@ -96,25 +34,25 @@ def short(names: tuple[str, ...]) -> list[str]:
     return [name.rpartition("-")[2].rpartition(".")[2] for name in names]
 
 
-@pytest.mark.parametrize("factory", [order, program])
+@pytest.mark.parametrize("factory", [undo_flows.order, undo_flows.program])
 def test_plan_lists_reverted_and_remaining_tasks(backend: base.Backend, factory: Any) -> None:
-    uuid = complete(backend, factory)
+    uuid = undo_flows.complete(backend, factory)
     before = operations.find(backend, uuid)
     plan = operations.plan_undo(backend, uuid)
     assert [short(each) for each in plan] == [["charge"], ["note"], ["send"], []]
     assert operations.find(backend, uuid) == before
 
 
-@pytest.mark.parametrize("factory", [order, program])
+@pytest.mark.parametrize("factory", [undo_flows.order, undo_flows.program])
 def test_flow_with_an_irreversible_task_is_only_reverted_in_part(
     backend: base.Backend, factory: Any
 ) -> None:
-    uuid = complete(backend, factory)
+    uuid = undo_flows.complete(backend, factory)
     with pytest.raises(exceptions.InvalidState, match=r"send' cannot be undone.*partial=True"):
         operations.revert(backend, uuid)
-    assert (state_of(backend, uuid), UNDONE) == (states.SUCCESS, [])
+    assert (state_of(backend, uuid), undo_flows.UNDONE) == (states.SUCCESS, [])
     operations.revert(backend, uuid, partial=True).run()
-    assert (state_of(backend, uuid), UNDONE) == (states.REVERTED, ["charge"])
+    assert (state_of(backend, uuid), undo_flows.UNDONE) == (states.REVERTED, ["charge"])
 
 
 def undo_of(backend: base.Backend, uuid: str) -> dict[str, Any]:
@@ -124,14 +62,14 @@ def undo_of(backend: base.Backend, uuid: str) -> dict[str, Any]:
 
 
 def test_view_contains_the_outcome_of_the_undo(backend: base.Backend) -> None:
-    uuid = complete(backend, plain)
+    uuid = undo_flows.complete(backend, undo_flows.plain)
     assert undo_of(backend, uuid) is None
-    FAILING.append("charge")
+    undo_flows.FAILING.append("charge")
     with pytest.raises(OSError, match="the bank"):
         operations.revert(backend, uuid, reason="recalled").run()
     failed = undo_of(backend, uuid)
     assert (failed["outcome"], failed["reason"]) == ("failed", "recalled")
-    FAILING.clear()
+    undo_flows.FAILING.clear()
     operations.revert(backend, uuid).run()
     assert undo_of(backend, uuid)["outcome"] == "complete"
     operations.retry(backend, uuid).run()
@@ -139,71 +77,71 @@ def test_view_contains_the_outcome_of_the_undo(backend: base.Backend) -> None:
 
 
 def test_view_names_the_effects_that_remain(backend: base.Backend) -> None:
-    uuid = complete(backend, order)
+    uuid = undo_flows.complete(backend, undo_flows.order)
     operations.revert(backend, uuid, partial=True).run()
     undo = undo_of(backend, uuid)
     assert (undo["outcome"], undo["remaining_count"]) == ("partial", 1)
-    assert undo["remaining"] == ["tests.operations.test_undo_plans.send"]
+    assert undo["remaining"] == ["tests.operations.undo_flows.send"]
 
 
 def test_items_of_a_map_can_be_irreversible(backend: base.Backend) -> None:
-    uuid = complete(backend, parcels, numbers=[1, 2])
+    uuid = undo_flows.complete(backend, undo_flows.parcels, numbers=[1, 2])
     assert operations.plan_undo(backend, uuid).irreversible == ("all",)
     with pytest.raises(exceptions.InvalidState, match="'all' cannot be undone"):
         operations.revert(backend, uuid)
 
 
 def test_failed_flow_with_an_irreversible_task_is_reverted(backend: base.Backend) -> None:
-    flow = order()
-    flow.add(fail())
+    flow = undo_flows.order()
+    flow.add(undo_flows.fail())
     engine = engines.load(flow, backend=backend)
     with pytest.raises(ZeroDivisionError):
         engine.run()
-    assert (engine.storage.get_flow_state(), UNDONE) == (states.REVERTED, ["charge"])
+    assert (engine.storage.get_flow_state(), undo_flows.UNDONE) == (states.REVERTED, ["charge"])
 
 
 def test_step_whose_revert_was_removed_prevents_the_undo(
     backend: base.Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    uuid = complete(backend, plain)
-    monkeypatch.setattr(f"{__name__}.charge", None)
+    uuid = undo_flows.complete(backend, undo_flows.plain)
+    monkeypatch.setattr("tests.operations.undo_flows.charge", None)
     plan = operations.plan_undo(backend, uuid)
     assert (plan.revert, short(plan.missing)) == ((), ["charge"])
     with pytest.raises(exceptions.InvalidState, match=r"no revert of .*charge.*restore its code"):
         operations.revert(backend, uuid, partial=True)
     monkeypatch.undo()
     operations.revert(backend, uuid).run()
-    assert UNDONE == ["charge"]
+    assert undo_flows.UNDONE == ["charge"]
 
 
 def test_requested_undo_that_is_refused_leaves_the_reason_in_the_history(
     backend: base.Backend,
 ) -> None:
-    handle = engines.submit(order, backend=backend)
+    handle = engines.submit(undo_flows.order, backend=backend)
     run_submitted(backend)
     operations.request(backend, handle.id, "revert", by="Ann")
     run_submitted(backend)
-    assert (handle.state, UNDONE) == (states.SUCCESS, [])
+    assert (handle.state, undo_flows.UNDONE) == (states.SUCCESS, [])
     with contextlib.closing(backend.get_connection()) as connection:
         last = connection.get_flow_details(handle.id).history[-1]
         assert connection.commands([handle.id]) == {}
     assert last.state == states.SUCCESS
     assert last.why is not None and last.why.startswith("not reverted by Ann: ")
-    assert "'tests.operations.test_undo_plans.send' cannot be undone" in last.why
+    assert "'tests.operations.undo_flows.send' cannot be undone" in last.why
     operations.request(backend, handle.id, "revert", partial=True)
     run_submitted(backend)
-    assert (handle.state, UNDONE) == (states.REVERTED, ["charge"])
+    assert (handle.state, undo_flows.UNDONE) == (states.REVERTED, ["charge"])
 
 
 def test_partial_is_only_for_reversions(backend: base.Backend) -> None:
-    uuid = complete(backend, order)
+    uuid = undo_flows.complete(backend, undo_flows.order)
     with pytest.raises(ValueError, match="partial=True requires operation 'revert'"):
         operations.request(backend, uuid, "retry", partial=True)
 
 
 def test_map_adopts_irreversible_and_decorator_accepts_it() -> None:
-    assert send.irreversible and not note.irreversible
-    assert task.Map(SendItem("one"), over="numbers", item="number").irreversible
+    assert undo_flows.send.irreversible and not undo_flows.note.irreversible
+    assert task.Map(undo_flows.SendItem("one"), over="numbers", item="number").irreversible
 
 
 def test_metric_counts_undone_flows_by_outcome(backend: base.Backend) -> None:
@@ -214,13 +152,16 @@ def test_metric_counts_undone_flows_by_outcome(backend: base.Backend) -> None:
         with metrics.observe(engine, registry), contextlib.suppress(OSError):
             engine.run()
 
-    first, second = complete(backend, plain), complete(backend, order)
-    FAILING.append("charge")
+    first, second = (
+        undo_flows.complete(backend, undo_flows.plain),
+        undo_flows.complete(backend, undo_flows.order),
+    )
+    undo_flows.FAILING.append("charge")
     revert(first)
-    FAILING.clear()
+    undo_flows.FAILING.clear()
     revert(first)
     revert(second, partial=True)
-    engine = engines.load(order().add(fail()), backend=backend)
+    engine = engines.load(undo_flows.order().add(undo_flows.fail()), backend=backend)
     with metrics.observe(engine, registry), pytest.raises(ZeroDivisionError):
         engine.run()
     counts = {

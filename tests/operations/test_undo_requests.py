@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.operations import test_undo_plans as flows
+from tests.operations import undo_flows
 from wbengine import engines, exceptions, operations, states
 from wbengine.persistence import backends, base
 from wbengine.testing import run_submitted
@@ -16,13 +16,13 @@ from wbengine.testing import run_submitted
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[base.Backend]:
-    flows.UNDONE.clear()
+    undo_flows.UNDONE.clear()
     with backends.backend(f"sqlite:///{tmp_path}/flows.db") as opened:
         yield opened
 
 
 def test_repeated_request_undoes_the_flow_once(store: base.Backend) -> None:
-    handle = engines.submit(flows.plain, backend=store)
+    handle = engines.submit(undo_flows.plain, backend=store)
     run_submitted(store)
     requests = [operations.request(store, handle.id, "revert") for _ in range(3)]
     assert [each.is_new for each in requests] == [True, False, False]
@@ -30,20 +30,20 @@ def test_repeated_request_undoes_the_flow_once(store: base.Backend) -> None:
     with pytest.raises(exceptions.InvalidState, match="no task can be reverted"):
         operations.request(store, handle.id, "revert")
     run_submitted(store)
-    assert (handle.state, flows.UNDONE) == (states.REVERTED, ["charge"])
+    assert (handle.state, undo_flows.UNDONE) == (states.REVERTED, ["charge"])
 
 
 def test_withdrawn_request_leaves_the_flow_complete(store: base.Backend) -> None:
-    handle = engines.submit(flows.plain, backend=store)
+    handle = engines.submit(undo_flows.plain, backend=store)
     run_submitted(store)
     operations.request(store, handle.id, "revert")
     operations.cancel(store, handle.id)
     run_submitted(store)
-    assert (handle.state, flows.UNDONE) == (states.SUCCESS, [])
+    assert (handle.state, undo_flows.UNDONE) == (states.SUCCESS, [])
 
 
 def test_simultaneous_reversions_undo_the_flow_once(store: base.Backend) -> None:
-    uuid = flows.complete(store, flows.plain)
+    uuid = undo_flows.complete(store, undo_flows.plain)
     ready, refused = threading.Barrier(4), []
 
     def revert() -> None:
@@ -59,12 +59,12 @@ def test_simultaneous_reversions_undo_the_flow_once(store: base.Backend) -> None
     for thread in threads:
         thread.join()
     assert operations.find(store, uuid).state == states.REVERTED
-    assert flows.UNDONE == ["charge"] and len(refused) <= 3
+    assert undo_flows.UNDONE == ["charge"] and len(refused) <= 3
 
 
 def test_unique_key_belongs_to_the_flow_until_it_is_undone(store: base.Backend) -> None:
     def submit() -> str:
-        return engines.submit(flows.plain, backend=store, unique="order-7").id
+        return engines.submit(undo_flows.plain, backend=store, unique="order-7").id
 
     first = submit()
     run_submitted(store)
