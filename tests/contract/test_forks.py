@@ -467,3 +467,17 @@ def test_many_flows_are_forked_by_one_operation(world: World) -> None:
     with world.store.get_connection() as connection:
         (skipped,) = connection.bulks.skipped(bulk.uuid)
     assert "has no failed task or step" in skipped.reason
+@places.everywhere
+def test_fork_with_undo_starts_after_an_engine_of_a_script_reverts_the_original(
+    world: World,
+) -> None:
+    uuid = world.flow(fork_flows.diamond, **CARD)
+    FAILING.add("undo D")
+    fork = world.fork(uuid, "D", undo=True)
+    world.revert(uuid)
+    assert flow_of(world.store, fork).is_held
+    FAILING.clear()
+    operations.revert(world.store, uuid).run()
+    EFFECTS.clear()
+    run(world.store, world.board, *world.to_post(fork))
+    assert EFFECTS == ["D"] and flow_of(world.store, fork).state == states.SUCCESS

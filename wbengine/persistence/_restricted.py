@@ -215,9 +215,6 @@ class RestrictedConnection(base.Connection):
             _refuse()
         whole.save_fork(fork, flow, atoms, lease)
 
-    def release_fork(self, flow_uuid: str) -> bool:
-        return self._checked(flow_uuid).release_fork(flow_uuid)
-
     def save_outline(
         self, flow_uuid: str, outline: Outline, *, lease: _leases.Lease | None = None
     ) -> None:

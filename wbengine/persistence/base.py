@@ -441,7 +441,9 @@ class Connection(abc.ABC):
     ) -> None:
         """Write changed atoms, items and logs of `flow`, and its own row, in one atomic step.
 
-        The written data survives a crash of the process and of the host.
+        The written data survives a crash of the process and of the host. The end of a child flow is
+        also reported to its parent, and a reverted flow lets conductors run the forks that wait for
+        it.
 
         :param atoms: atoms to insert or update. Only their rows are written, not their items.
         :param flow_row: False if the flow's own row did not change.
@@ -478,10 +480,6 @@ class Connection(abc.ABC):
         :raises LeaseLost: if the lease is no longer valid; then nothing is stored.
         :raises NotEncodable: if a value cannot be encoded; then nothing is stored.
         """
-
-    @abc.abstractmethod
-    def release_fork(self, flow_uuid: str) -> bool:
-        """Let conductors run a fork that was held. Return False if it is not held, or deleted."""
 
     @abc.abstractmethod
     def acquire_lease(

@@ -1022,6 +1022,12 @@ class FlowDetail(_Named):
         """UUID of the latest fork that owns results of this flow, or None."""
         return next((fork["flow"] for fork in reversed(self.forks) if fork.get("own")), None)
 
+    @property
+    def awaiting_forks(self) -> Collection[str]:
+        """UUIDs of the forks that start now, because this flow is reverted."""
+        is_reverted = self.state == states.REVERTED
+        return [fork["flow"] for fork in self.forks if fork.get("own")] if is_reverted else ()
+
     def was_suspended_by(self, command: FlowCommand) -> bool:
         """Return whether this command suspended the flow."""
         expected = history.with_change((), Change(states.SUSPENDED, 0.0, command.describe()))

@@ -17,7 +17,6 @@ from typing import Any, ClassVar, Final
 
 from wbengine import engines, exceptions, states
 from wbengine._concurrency import conditions, threads
-from wbengine._concurrency.crash_points import crashpoint
 from wbengine._logs import record_fields
 from wbengine._runtime import control
 from wbengine._tasks.limit_attributes import Quota
@@ -436,8 +435,6 @@ class ExecutorConductor(base.Conductor):
         finally:
             claim.engine = None
             claim.flow_limit = engine.flow_limit
-        if not self._release_forks(engine):
-            return Action.ABANDON
         state = engine.storage.get_flow_state()
         self._log.info("flow of %s ended in %s", job, state)
         is_suspended = state == states.SUSPENDED
@@ -458,8 +455,6 @@ class ExecutorConductor(base.Conductor):
     def _decide_after_error(
         self, job: jobs.Job, engine: engines.Engine, stage: Stage, error: Exception
     ) -> Action:
-        if not self._release_forks(engine):
-            return Action.ABANDON
         if isinstance(error, _ownership.StateRefused):
             self._log.info("%s is not run: %s", job, error)
             return decide(Outcome(stage, Error.REFUSED, has_command=self._has_command(engine)))
@@ -484,25 +479,6 @@ class ExecutorConductor(base.Conductor):
         if decide(outcome) is Action.BLOCK:
             text = _BLOCKED_TEXT
         return self._decide(job, outcome, error, text, level)
-
-    def _release_forks(self, engine: engines.Engine) -> bool:
-        """Let the forks run that waited for the reversion of this flow. Return False on failure.
-
-        This is before the job is deleted: if this process dies, the next claim does it again.
-        """
-        flow, backend = engine.storage.flow_detail, engine.storage.backend
-        if flow.state != states.REVERTED or flow.successor is None or backend is None:
-            return True
-        try:
-            with contextlib.closing(backend.get_connection()) as connection:
-                for fork in flow.forks:
-                    crashpoint("conductor.before-fork")
-                    if connection.release_fork(fork["flow"]):
-                        self._log.info("fork %s of flow %s starts", fork["flow"], flow.uuid)
-        except exceptions.StorageFailure as error:
-            self._log.warning("cannot start the forks of flow %s yet: %s", flow.uuid, error)
-            return False
-        return True
 
     def _store_block(self, job: jobs.Job, error: Exception) -> bool:
         """Suspend a flow whose values this code cannot decode. Return whether it is blocked.

@@ -267,6 +267,9 @@ class MemoryConnection(base.Connection):
                 stored_flow.discard(uuid)
             if flow_row:
                 self._report_end(_child_ends.end_of(stored_flow.detail))
+                for uuid in stored_flow.detail.awaiting_forks:
+                    if (fork := self._backend.flows.get(uuid)) is not None:
+                        fork.detail.meta.pop(models.HELD, None)
 
     def _report_end(self, end: _child_ends.ChildEnd | None) -> None:
         parent = None if end is None else self._backend.flows.get(end.parent)
@@ -297,11 +300,6 @@ class MemoryConnection(base.Connection):
                     is_cancelled=flow.is_cancelled,
                     stored=original.command,
                 )
-
-    def release_fork(self, flow_uuid: str) -> bool:
-        with self._backend.lock:
-            flow = self._backend.flows.get(flow_uuid)
-            return flow is not None and flow.detail.meta.pop(models.HELD, None) is not None
 
     def save_outline(
         self, flow_uuid: str, outline: Outline, *, lease: _leases.Lease | None = None

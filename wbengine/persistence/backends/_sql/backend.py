@@ -358,7 +358,9 @@ class SQLConnection(base.Connection):
         batch = writing.batch_of(flow_or_uuid, atoms, items, logs=logs, dropped=dropped)
 
         child_end = _child_ends.end_of(flow) if flow_row else None
-        is_fast = self._backend.has_fast_batches and self._transaction is None and child_end is None
+        forks = flow.awaiting_forks if flow_row else ()
+        is_alone = self._transaction is None and child_end is None and not forks
+        is_fast = self._backend.has_fast_batches and is_alone
         if lease is not None and settled is None and is_fast:
             crashpoint("sql.before-save")
             if self._write_batch_fast(batch, lease):
@@ -371,6 +373,8 @@ class SQLConnection(base.Connection):
             if settled is not None:
                 writing.settle_command(connection, self._sql, flow.uuid, settled)
             writing.report_end(connection, self._sql, child_end)
+            for fork in forks:
+                writing.release_fork(connection, self._sql, fork)
             crashpoint("sql.before-commit")
 
         crashpoint("sql.before-save")
@@ -441,25 +445,6 @@ class SQLConnection(base.Connection):
         crashpoint("sql.before-fork")
         self._transact(f"Forking flow {flow.uuid}", work)
         crashpoint("sql.after-fork-commit")
-
-    def release_fork(self, flow_uuid: str) -> bool:
-        def work(connection: sa.Connection) -> bool:
-            row = reading.first(connection, self._sql.flow_for_update, flow_uuid=flow_uuid)
-            if row is None:
-                return False
-            flow: models.FlowDetail = rows.FLOW.record(_trees.FLOW, row, flow_uuid)
-            if flow.meta.pop(models.HELD, None) is None:
-                return False
-            batch = writing.batch_of(flow, ())
-            writing.lock(connection, self._sql, flow_uuid, batch.flow, None)
-            writing.ensure_job(connection, self._sql, flow)
-            crashpoint("sql.before-release-commit")
-            return True
-
-        crashpoint("sql.before-release")
-        is_released: bool = self._transact(f"Releasing flow {flow_uuid}", work, idempotent=True)
-        crashpoint("sql.after-release-commit")
-        return is_released
 
     def destroy_logbook(self, book_uuid: str, *, unused_only: bool = False) -> None:
         self._remove(

@@ -40,8 +40,8 @@ from wbengine.types import _tags, codec
 __all__ = [
     "NewBook", "Batch", "add_signal", "as_statement", "batch_of", "destroy_book", "destroy_flow",
     "destroy_flows", "ensure_job", "lease_conditions", "lock", "lock_debounce_key", "lock_new_flow",
-    "make_job_due", "make_paused_jobs_due", "notify_job", "replace_new_flow", "report_end",
-    "settle_command", "take_debounce_key", "write_on_driver",
+    "make_job_due", "make_paused_jobs_due", "notify_job", "release_fork", "replace_new_flow",
+    "report_end", "settle_command", "take_debounce_key", "write_on_driver",
 ]  # fmt: skip
 
 #: Range of batch numbers for each lease. A process never writes that many batches, and a 64-bit
@@ -410,6 +410,17 @@ def ensure_job(connection: sa.Connection, statements: Statements, flow: models.F
         turns.assign(connection, [job])
         connection.execute(statements.post_job, {**job, "flow_uuid": flow.uuid})
     notify_job(connection, statements, flow.uuid)
+
+
+def release_fork(connection: sa.Connection, statements: Statements, flow_uuid: str) -> None:
+    """Let conductors run a fork, if it is held and was not deleted."""
+    row = reading.first(connection, statements.flow_for_update, flow_uuid=flow_uuid)
+    if row is None:
+        return
+    flow: models.FlowDetail = rows.FLOW.record(_trees.FLOW, row, flow_uuid)
+    if flow.meta.pop(models.HELD, None) is not None:
+        lock(connection, statements, flow_uuid, batch_of(flow, ()).flow, None)
+        ensure_job(connection, statements, flow)
 
 
 def settle_command(
