@@ -224,3 +224,23 @@ def test_child_with_limit_of_its_parent_uses_its_permit(
     until(lambda: testing.run_submitted(store) == [], within=3.0)
     assert [handle.state for handle in handles] == [states.SUCCESS] * 3
     assert effects(tmp_path) == ["use-ann"] * 3
+
+
+@pytest.mark.parametrize("is_forked_again", [False, True])
+def test_fork_that_owns_a_child_reverts_it(
+    is_forked_again: bool, store: persistence.Backend, tmp_path: Path
+) -> None:
+    handle = submit(child_flows.order_and_pack, store, tmp_path, "tea")
+    fork = operations.fork(store, handle.id, "reserve", own=True).uuid
+    testing.run_submitted(store)
+    if is_forked_again:
+        fork = operations.fork(store, fork, "reserve", own=True).uuid
+        testing.run_submitted(store)
+    with store.get_connection() as connection:
+        (child,) = children_of(store, handle)
+        connection.destroy_flow(handle.id)
+    operations.request(store, fork, "revert")
+    testing.run_submitted(store)
+    ended = [engines.handle(uuid, backend=store).state for uuid in (fork, child)]
+    assert ended == [states.REVERTED] * 2
+    assert effects(tmp_path)[-2:] == ["release-box", "release-tea"]

@@ -164,3 +164,10 @@ def limited_parent() -> linear_flow.Flow:
 
 def limited_grandparent() -> linear_flow.Flow:
     return _limited("limited_grandparent", task.SubFlow(limited_parent, provides="child"))
+
+
+@task.workflow
+def order_and_pack(steps: of_workflow.Steps, folder: str, items: list[str]) -> None:
+    for item in items:
+        steps.child(ship, {"folder": folder, "item": item})
+    steps.run(reserve, folder, "box")

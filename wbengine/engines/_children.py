@@ -80,7 +80,7 @@ class ChildFlows:
         self._parent = parent
         self._limit = limit
         self._clock = clock
-        self._by = f"parent flow {parent.flow_uuid}"
+        self._by = _commands.by_parent(parent.flow_uuid)
         self._store = parent.backend
         self._board = _board_of(parent)
         self._local: _LocalRuns | None = None

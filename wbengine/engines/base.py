@@ -390,6 +390,9 @@ class Engine(abc.ABC):
             refusal = self._undo_refusal(command.partial)
         try:
             if refusal is None and command.what == _commands.REVERT:
+                owner, flow = _commands.parent_in(command.by), storage.flow_detail
+                if owner is not None and flow.parent not in (owner, None):
+                    flow.meta[models.REVERTED_FOR] = owner
                 self._begin_revert(command.describe(), command.explanation, command)
             elif refusal is None:
                 self._restart(nodes, command.describe(), command, edits)

@@ -18,8 +18,10 @@ from wbengine import exceptions, states
 
 __all__ = [
     "CANCEL", "COMMANDS", "RESUME", "RETRY", "REVERT", "RERUN_COMMANDS", "SUSPEND", "FlowCommand",
-    "accepted", "describes", "refusal",
+    "accepted", "by_parent", "describes", "parent_in", "refusal",
 ]  # fmt: skip
+
+_PARENT: Final = "parent flow "
 
 SUSPEND: Final = "suspend"
 CANCEL: Final = "cancel"
@@ -112,6 +114,18 @@ class FlowCommand(NamedTuple):
         except (LookupError, TypeError, ValueError) as error:
             raise exceptions.InvalidFormat(f"invalid command: {error}") from error
         return command
+
+
+def by_parent(flow_uuid: str) -> str:
+    """Return the sender of the commands of a flow to its children."""
+    return f"{_PARENT}{flow_uuid}"
+
+
+def parent_in(sender: str | None) -> str | None:
+    """Return the flow that sent a command to one of its children, or None."""
+    if sender is None or not sender.startswith(_PARENT):
+        return None
+    return sender.removeprefix(_PARENT).partition(",")[0]
 
 
 def describes(text: str | None, *commands: str) -> bool:

@@ -69,6 +69,7 @@ __all__ = [
     "PAUSED_BY",
     "PERMIT_UNITS",
     "REVERTED_BY",
+    "REVERTED_FOR",
     "WAITS_FOR",
     "WORKFLOW",
     "atom_detail_class",
@@ -163,6 +164,8 @@ INHERITED: Final = "inherited"
 #: Key in the `meta` of an atom or step: uuid of the flow that reverts its result instead of this
 #: one.
 REVERTED_BY: Final = "reverted_by"
+#: Key in the `meta` of a child flow: uuid of the fork of its parent that reverts it.
+REVERTED_FOR: Final = "reverted_for"
 #: Key in the `meta` of a logbook: program that created it for one flow.
 MADE_BY: Final = "made_by"
 
