@@ -481,3 +481,50 @@ def test_fork_with_undo_starts_after_an_engine_of_a_script_reverts_the_original(
     EFFECTS.clear()
     run(world.store, world.board, *world.to_post(fork))
     assert EFFECTS == ["D"] and flow_of(world.store, fork).state == states.SUCCESS
+
+
+@places.everywhere
+@pytest.mark.parametrize("is_forked_again", [False, True])
+def test_fork_whose_inherited_results_were_reverted_cannot_run_again(
+    world: World, is_forked_again: bool
+) -> None:
+    uuid = world.flow(fork_flows.diamond, **CARD)
+    fork = world.fork(uuid, "D")
+    if is_forked_again:
+        run(world.store, world.board, *world.to_post(fork))
+        fork = world.fork(fork, "D")
+    FAILING.add("D")
+    run(world.store, world.board, *world.to_post(fork), never_resolve=False)
+    FAILING.clear()
+    assert flow_of(world.store, fork).state == states.REVERTED
+    operations.revert(world.store, uuid).run()
+    for run_again in (
+        lambda: operations.retry(world.store, fork),
+        lambda: operations.request(world.store, fork, "retry"),
+        lambda: world.fork(fork, "D"),
+    ):
+        with pytest.raises(exceptions.InvalidState, match=f"results of flow {uuid}"):
+            run_again()
+
+
+@places.everywhere
+def test_fork_whose_inherited_results_moved_to_another_fork_runs_again(world: World) -> None:
+    uuid = world.flow(fork_flows.diamond, **CARD)
+    FAILING.add("D")
+    fork = world.fork(uuid, "D")
+    run(world.store, world.board, *world.to_post(fork), never_resolve=False)
+    FAILING.clear()
+    owner = world.run_fork(uuid, "D", undo=False, own=True)
+    operations.retry(world.store, fork).run()
+    assert flow_of(world.store, fork).state == states.SUCCESS
+    operations.revert(world.store, owner.uuid).run()
+    with pytest.raises(exceptions.InvalidState, match=f"results of flow {owner.uuid}"):
+        world.fork(fork, "D")
+
+
+@places.everywhere
+def test_fork_that_waits_for_the_reversion_of_its_original_cannot_be_resumed(world: World) -> None:
+    uuid = world.flow(fork_flows.diamond, **CARD)
+    fork = world.fork(uuid, "D", undo=True)
+    with pytest.raises(exceptions.InvalidState, match=f"starts when flow {uuid} is reverted"):
+        operations.resume(world.store, fork)

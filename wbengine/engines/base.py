@@ -414,7 +414,7 @@ class Engine(abc.ABC):
     def _fork_refusal(self, what: str) -> str | None:
         """Return why the flow must not run because of its forks, or None."""
         backend, flow = self._storage.backend, self._storage.flow_detail
-        if backend is None or not flow.forks:
+        if backend is None or (not flow.forks and flow.forked_from is None):
             return None
         # Loaded here, because few flows have forks.
         find_refusal = object_names.load("wbengine.persistence._living_forks:refusal")

@@ -12,7 +12,16 @@ from wbengine._payloads import checking
 from wbengine._security import keys
 from wbengine.engines import _loading
 from wbengine.operations import _backends, _changing
-from wbengine.persistence import _commands, _forks, _living_forks, _macs, _trees, base, models
+from wbengine.persistence import (
+    _commands,
+    _forks,
+    _inherited_results,
+    _living_forks,
+    _macs,
+    _trees,
+    base,
+    models,
+)
 from wbengine.persistence._edits import Edits
 from wbengine.types import codec
 from wbengine.types._outline import ANY_SIGNAL
@@ -64,7 +73,7 @@ def fork(
     :raises MultipleChoices: if several steps have the name.
     :raises InvalidState: if the flow was not submitted to conductors, or neither has ended nor is
         suspended, or is about to run again; or if an inherited task or step has used a value that
-        `edits` replaces.
+        `edits` replaces; or if the flow is itself a fork, and what it inherited was reverted.
     :raises FlowBusy: if an engine runs the flow.
     :raises NotTrusted: if there are keys, and a record has no valid MAC.
     """
@@ -96,6 +105,8 @@ def fork(
         inherited = _forks.inherited_atoms(detail, outline, point.task)
         copied = _forks.copy_of(detail, point, inherited, workflows, owns=own)
         new = copied.flow
+        if (refusal := _inherited_results.refusal(connection, new, detail)) is not None:
+            raise exceptions.InvalidState(refusal)
         _sign(detail, new)
         if edits:
             _edit(detail, new, edits, backend)

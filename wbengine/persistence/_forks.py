@@ -344,7 +344,8 @@ class _Copying:
     def _inherit(self, record: models.AtomDetail) -> models.AtomDetail:
         clone = self._clone(record)
         clone.intention = states.EXECUTE
-        clone.meta[models.INHERITED] = [self._flow.uuid, record.uuid]
+        if not record.is_reverted_elsewhere:  # Otherwise it names the record of that flow.
+            clone.meta[models.INHERITED] = [self._flow.uuid, record.uuid]
         if not self._owns and not clone.is_reverted_elsewhere:
             clone.meta[models.REVERTED_BY] = self._flow.uuid
         self._sources.append(record)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from wbengine import exceptions, states
-from wbengine.persistence import _commands, models
+from wbengine.persistence import _commands, _inherited_results, models
 from wbengine.types import codec
 
 if TYPE_CHECKING:
@@ -15,14 +15,23 @@ __all__ = ["refusal"]
 
 
 def refusal(connection: base.Connection, flow: models.FlowDetail, what: str) -> str | None:
-    """Return why a flow must not run again because of its forks, or None.
+    """Return why a flow must not run again because of its forks, or as a fork; or None.
 
     Each run of a flow may end with its reversion. A fork that owns what it inherited does not use
     results of the flow any more, but its own forks may. The flow can then only be reverted.
 
     :param what: one of `_commands.COMMANDS`.
     """
-    if not flow.forks or what == _commands.SUSPEND:
+    if what == _commands.SUSPEND:
+        return None
+    if flow.forked_from is not None and what in (_commands.RESUME, _commands.RETRY):
+        if flow.is_held:
+            return f"Flow {flow.uuid} starts when flow {flow.forked_from['flow']} is reverted"
+        with codec.unknown_classes_as_text():
+            fork = connection.get_flow_details(flow.uuid)
+        if (reason := _inherited_results.refusal(connection, fork)) is not None:
+            return reason
+    if not flow.forks:
         return None
     if flow.successor is not None and what in (_commands.RESUME, _commands.RETRY):
         return (

@@ -557,7 +557,7 @@ class Connection(abc.ABC):
 
     def _fork_refusal(self, flow: models.FlowDetail, what: str) -> str | None:
         """Return why a command must not run this flow because of its forks, or None."""
-        if not flow.forks:
+        if not flow.forks and flow.forked_from is None:
             return None
         # Loaded here, because few flows have forks.
         refusal = object_names.load("wbengine.persistence._living_forks:refusal")
