@@ -468,7 +468,7 @@ def test_many_flows_are_forked_by_one_operation(world: World) -> None:
         (skipped,) = connection.bulks.skipped(bulk.uuid)
     assert "has no failed task or step" in skipped.reason
 @places.everywhere
-def test_fork_with_undo_starts_after_an_engine_of_a_script_reverts_the_original(
+def test_fork_starts_after_a_script_reverts_the_original(
     world: World,
 ) -> None:
     uuid = world.flow(fork_flows.diamond, **CARD)
@@ -485,7 +485,7 @@ def test_fork_with_undo_starts_after_an_engine_of_a_script_reverts_the_original(
 
 @places.everywhere
 @pytest.mark.parametrize("is_forked_again", [False, True])
-def test_fork_whose_inherited_results_were_reverted_cannot_run_again(
+def test_fork_whose_results_were_reverted_cannot_run_again(
     world: World, is_forked_again: bool
 ) -> None:
     uuid = world.flow(fork_flows.diamond, **CARD)
@@ -508,7 +508,7 @@ def test_fork_whose_inherited_results_were_reverted_cannot_run_again(
 
 
 @places.everywhere
-def test_fork_whose_inherited_results_moved_to_another_fork_runs_again(world: World) -> None:
+def test_fork_whose_results_moved_to_another_fork_runs_again(world: World) -> None:
     uuid = world.flow(fork_flows.diamond, **CARD)
     FAILING.add("D")
     fork = world.fork(uuid, "D")
@@ -523,7 +523,7 @@ def test_fork_whose_inherited_results_moved_to_another_fork_runs_again(world: Wo
 
 
 @places.everywhere
-def test_fork_that_waits_for_the_reversion_of_its_original_cannot_be_resumed(world: World) -> None:
+def test_fork_that_waits_for_its_original_cannot_be_resumed(world: World) -> None:
     uuid = world.flow(fork_flows.diamond, **CARD)
     fork = world.fork(uuid, "D", undo=True)
     with pytest.raises(exceptions.InvalidState, match=f"starts when flow {uuid} is reverted"):

@@ -244,3 +244,23 @@ def test_fork_that_owns_a_child_reverts_it(
     ended = [engines.handle(uuid, backend=store).state for uuid in (fork, child)]
     assert ended == [states.REVERTED] * 2
     assert effects(tmp_path)[-2:] == ["release-box", "release-tea"]
+
+
+def test_parent_is_not_reverted_before_the_fork_that_owns_its_child(
+    store: persistence.Backend, tmp_path: Path
+) -> None:
+    handle = submit(child_flows.order_and_pack, store, tmp_path, "tea")
+    (child,) = children_of(store, handle)
+    fork = operations.fork(store, child, "reserve", undo=True).uuid
+    testing.run_submitted(store)
+    for expected in (states.FAILURE, states.REVERTED):
+        operations.request(store, handle.id, "revert")
+        testing.run_submitted(store)
+        assert handle.state == expected
+        if expected == states.FAILURE:
+            with pytest.raises(exceptions.InvalidState, match=f"revert or cancel .* {fork}"):
+                handle.value(timeout=0)
+            operations.request(store, fork, "revert")
+            testing.run_submitted(store)
+    assert effects(tmp_path)[-2:] == ["release-box", "release-tea"]
+    assert effects(tmp_path).count("release-tea") == 2

@@ -208,8 +208,11 @@ class ChildFlows:
         try:
             flow = self._access(lambda connection: connection.get_flow_details(uuid, lazy=True))
             command = self._access(lambda connection: connection.commands([uuid])).get(uuid)
+            self._check_successor(flow)
         except exceptions.NotFound:
             return _deleted(uuid, "it cannot be reverted")
+        except exceptions.InvalidState as error:
+            return End(states.REVERT_FAILURE, ft.Failure.from_exception(error))
         if flow.state in states.FLOW_ENDED and command is not None and not command.reruns_flow:
             command = None  # Its engine died after the end, before it deleted the command.
         if flow.state == states.REVERTED and command is None:
@@ -226,6 +229,29 @@ class ChildFlows:
         if self._local is not None:
             self._local.run(uuid)
         return None
+
+    def _check_successor(self, flow: models.FlowDetail) -> None:
+        """Check that no fork owns results of a child that are not reverted.
+
+        :raises InvalidState: if one does.
+        """
+        uuid = flow.successor
+        if uuid is None:
+            return
+        try:
+            fork = self._access(lambda connection: connection.get_flow_details(uuid, lazy=True))
+        except exceptions.NotFound:
+            raise exceptions.InvalidState(
+                f"Child flow {flow.uuid} was superseded by its fork {uuid}, which was deleted: its"
+                " results cannot be reverted"
+            ) from None
+        if fork.state != states.REVERTED:
+            raise exceptions.InvalidState(
+                f"Child flow {flow.uuid} was superseded by its fork {uuid}, which is in"
+                f" {fork.state or states.PENDING}: revert or cancel the fork first, with wbengine"
+                f" flow revert {uuid}"
+            )
+        self._check_successor(fork)
 
     def _failed_revert(self, uuid: str) -> End:
         flow = self._access(lambda connection: connection.get_flow_details(uuid))
