@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.contract.stored_flows import make
-from wbengine import states
+from wbengine import operations, states
 from wbengine.persistence import _commands, base, models
 from wbengine.persistence._listing import Removable
 from wbengine.signals import Signal
@@ -16,10 +16,14 @@ Connection = base.Connection
 FAR = 1e12
 
 
-def ended(connection: Connection, state: str, *, shared_book: bool = False) -> str:
+def ended(
+    connection: Connection, state: str, *, shared_book: bool = False, parent: str | None = None
+) -> str:
     """Store a flow that an engine ended in a state. Return its uuid."""
     task = models.TaskDetail("t")
     book, flow = make(task)
+    if parent is not None:
+        flow.meta[models.PARENT] = {"flow": parent, "step": "1"}
     if not shared_book:
         book.meta[models.MADE_BY] = "wbengine"
     connection.save_logbook(book)
@@ -130,3 +134,18 @@ def test_duty_has_one_owner_until_it_ends_or_expires(connection: Connection) -> 
     assert connection.claim_duty("other", "a", 60)
     connection.end_duty("other", "a", 0, {})
     assert connection.claim_duty("other", "b", 60)
+
+
+@places.everywhere
+def test_children_are_kept_until_their_parent_has_ended(backend: base.Backend) -> None:
+    connection = backend.get_connection()
+    book, parent = make(models.TaskDetail("t"))
+    connection.save_logbook(book)
+    child = ended(connection, states.SUCCESS, parent=parent.uuid)
+    orphan = ended(connection, states.SUCCESS, parent=models.LogBook("b").uuid)
+    assert listed(connection, *states.FLOW_ENDED) == [orphan]
+    assert [row.uuid for row in operations.prune(backend, before=FAR)] == [orphan]
+    parent.state = states.SUCCESS
+    connection.save_changes(parent, [])
+    assert set(listed(connection, *states.FLOW_ENDED)) == {child, parent.uuid}
+    assert {row.uuid for row in operations.prune(backend, before=FAR)} == {child, parent.uuid}

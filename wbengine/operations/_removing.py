@@ -55,7 +55,7 @@ def prune(
     Expired keys of deleted flows (`engines.submit(unique_for=...)`) are deleted, too.
 
     Flows that an engine runs, has run since they were listed, or has to run again (`request`) are
-    skipped.
+    skipped, and so are children of flows that have not ended.
 
     :param batch: number of flows that are read together.
     :param dry_run: yield the flows without deleting them.
@@ -66,11 +66,12 @@ def prune(
             page = connection.list_flows(
                 states=states, newest_first=False, limit=batch, after=after
             )
+            unfinished = connection.unfinished_parents(page.flows)
             for row in page.flows:
                 if row.created is not None and row.created >= before:
                     page = page._replace(after=None)  # All later flows are newer.
                     break
-                if not _is_old(row, before):
+                if row.parent in unfinished or not _is_old(row, before):
                     continue
                 try:
                     if not dry_run:

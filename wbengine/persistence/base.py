@@ -191,20 +191,28 @@ class Connection(abc.ABC):
         :raises InvalidState: if the flow does not meet the other conditions.
         """
 
+    def unfinished_parents(self, rows: Iterable[FlowRow]) -> Collection[str]:
+        """Return the parents of these flows that have not ended: they need their children."""
+        parents = self.flow_records({row.parent for row in rows if row.parent is not None})
+        return {uuid for uuid, flow in parents.items() if flow.state not in states.FLOW_ENDED}
+
     def ended_flows(self, before: Mapping[str, float], limit: int) -> list[EndedFlow]:
         """Return ended flows that were last written before a time, the earliest end first.
 
-        Flows with a command and flows that an engine runs are left out.
+        Flows with a command, flows that an engine runs, and children of unfinished flows are left
+        out.
 
         :param before: Unix seconds by state, for the states of which flows are returned.
 
         Cost: SQL stores read an index, and only about `limit` flows.
         """
         page = self.list_flows(states=before, newest_first=False, limit=sys.maxsize).flows
+        unfinished = self.unfinished_parents(page)
         flows = [
             (row.updated or 0.0, EndedFlow(row.uuid, row.state, row.book_uuid))
             for row in page
-            if (row.updated or 0.0) < before[row.state] and not (row.command or row.lease)
+            if (row.updated or 0.0) < before[row.state]
+            and not (row.command or row.lease or row.parent in unfinished)
         ]
         return [flow for _, flow in sorted(flows)[:limit]]
 

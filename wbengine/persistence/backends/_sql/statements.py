@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from wbengine import states
 from wbengine._sql import dialects
 from wbengine.persistence.backends._sql import rows, tables, turns
+from wbengine.types import _tags
 
 __all__ = ["Statements", "put_tags"]
 
@@ -168,11 +169,16 @@ class Statements:
             f" AND COALESCE(state, '{states.PENDING}') IN :states"
             " AND COALESCE(updated, created) < :before AND wish IS NULL"
         ).bindparams(sa.bindparam("states", expanding=True))
-        #: Deletable flows by state and time of their end.
+        awaited = (
+            f"EXISTS (SELECT 1 FROM {_TAGS} t JOIN {_FLOWS} p ON p.uuid = t.text"
+            f" WHERE t.flow_id = {_FLOWS}.id AND t.name = '{_tags.PARENT}'"
+            f" AND COALESCE(p.state, '') NOT IN ({ended_states}))"
+        )
+        #: Deletable flows by state and time of their end. Unfinished parents need their children.
         self.expired = {
             state: f"SELECT uuid, state, book_uuid, ended FROM {_FLOWS} WHERE state = '{state}'"
             f" AND ended < :{state} AND COALESCE(updated, created) < :{state} AND wish IS NULL"
-            f" AND {free} ORDER BY ended LIMIT :most"
+            f" AND {free} AND NOT {awaited} ORDER BY ended LIMIT :most"
             for state in states.FLOW_ENDED
         }
         self.destroy_job = sa.text(f"DELETE FROM {_JOBS} WHERE uuid = :flow_uuid")
