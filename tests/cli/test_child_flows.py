@@ -45,3 +45,13 @@ def test_flow_list_pages_through_children(wbengine: Command, parent: str) -> Non
     second = wbengine("flow", "list", "--parent", parent, "--after", first["after"], "--json").json
     uuids = {flow["uuid"] for page in (first, second) for flow in page["flows"]}
     assert len(uuids) == 22 and second["after"] is None
+
+
+@pytest.mark.parametrize("words", ["revert", "retry", "fork --from failed"])
+def test_commands_that_run_flows_again_select_parents(
+    wbengine: Command, parent: str, home: Path, words: str
+) -> None:
+    wbengine("flow", "cancel", parent)
+    testing.run_submitted(f"sqlite:///{home}/flows.db")
+    command = ("flow", *words.split(), "--state", "REVERTED", "--dry-run")
+    assert f"order_and_wait' ({parent}, CANCELLED)" in wbengine(*command).out

@@ -176,7 +176,7 @@ def _edits_by_uuid(
     selected = None
     with context.backend() as backend:
         if selection.is_given:
-            rows = flow_selection.rows_of(backend, selection, _RETRY.states)
+            rows = flow_selection.rows_of(backend, selection, _RETRY.states, roots=True)
             selected = {row.uuid for row in rows}
         for entry in edit_options.read_edits(path):
             where = f"{path}, line {entry.line}"
@@ -292,7 +292,9 @@ def _perform_all(
         if options.get(name):
             raise errors.Failed(f"--{name} requires one ID", errors.USAGE)
     with context.backend(upgrade=True, patient=True) as backend:
-        rows = flow_selection.rows_of(backend, selection, operation.states)
+        rows = flow_selection.rows_of(
+            backend, selection, operation.states, roots=operation.is_for_roots
+        )
 
         def work(row: FlowRow) -> None:
             arguments = _arguments(operation.verb, reason, edits(row.uuid), partial)

@@ -173,11 +173,14 @@ def rows_of(
     selection: Selection,
     states: Collection[str],
     is_selected: Callable[[FlowRow], bool] = lambda row: True,
+    *,
+    roots: bool = False,
 ) -> list[FlowRow]:
     """Return the rows of the selected flows, each once; filters return the newest first.
 
     :param states: displayed states of the flows that filters select without `--state`.
     :param is_selected: a further condition for filters without `--state`.
+    :param roots: whether filters leave out child flows.
     :raises Failed: if no flow is selected, or flows are selected in two ways.
     :raises NotFound, MultipleChoices: as `operations.find`.
     """
@@ -186,7 +189,9 @@ def rows_of(
         found = [operations.find(backend, text) for text in selection.ids]
         return list({row.uuid: row for row in found}.values())
     with contextlib.closing(backend.get_connection()) as connection:
-        return _bulk_selection.select(connection, selection.conditions(), states, is_selected)
+        return _bulk_selection.select(
+            connection, selection.conditions(), states, is_selected, roots=roots
+        )
 
 
 class _Result:

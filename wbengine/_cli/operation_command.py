@@ -104,7 +104,13 @@ class Call:
         """Perform the operation on the selected flows."""
         operation = self.operation
         assert operation.many is not None
-        rows = flow_selection.rows_of(self.backend, selection, operation.states, self.is_selected)
+        rows = flow_selection.rows_of(
+            self.backend,
+            selection,
+            operation.states,
+            self.is_selected,
+            roots=operation.is_for_roots,
+        )
         if operation.many.is_destructive:
             schema = f"{operation.schema}/1"
         elif selection.is_single and not selection.dry_run:

@@ -76,14 +76,17 @@ def select(
     conditions: Filter,
     states: Collection[str],
     is_selected: Callable[[_listing.FlowRow], bool] = lambda row: True,
+    *,
+    roots: bool = False,
 ) -> list[_listing.FlowRow]:
     """Return the rows of all flows that meet the conditions, the newest first.
 
     :param states: displayed states of the flows if the conditions have none.
     :param is_selected: a further condition if they have none.
+    :param roots: leave out child flows, unless the conditions name a parent.
     :raises ValueError: if a condition is invalid.
     """
-    return list(iterate(connection, conditions, states, is_selected))
+    return list(iterate(connection, conditions, states, is_selected, roots=roots))
 
 
 def iterate(
@@ -91,6 +94,8 @@ def iterate(
     conditions: Filter,
     states: Collection[str],
     is_selected: Callable[[_listing.FlowRow], bool] = lambda row: True,
+    *,
+    roots: bool = False,
 ) -> Iterator[_listing.FlowRow]:
     """Yield the same rows as `select`. Only one page of them is in memory.
 
@@ -110,6 +115,7 @@ def iterate(
             engine=conditions.engine,
             queue=conditions.queue,
             parent=conditions.parent,
+            roots=roots and conditions.parent is None,
             limit=_ROWS_PER_PAGE,
             after=after,
         )
@@ -144,7 +150,7 @@ def select_for(
 
     if operation.verb == "signal":
         return select(connection, conditions, operation.states, waits)
-    return select(connection, conditions, operation.states)
+    return select(connection, conditions, operation.states, roots=operation.is_for_roots)
 
 
 def select_by_id(connection: base.Connection, uuids: Sequence[str]) -> list[_listing.FlowRow]:

@@ -215,12 +215,15 @@ class Many:
     :ivar done: what a report states about the flows, such as "deleted".
     :ivar selects: which flows that are, for the help.
     :ivar is_destructive: whether the user confirms flows that are selected by id, too.
+    :ivar is_for_roots: whether filters without a parent leave out child flows, because the
+        operation on their parents concerns them, too.
     """
 
     states: tuple[str, ...]
     done: str
     selects: str
     is_destructive: bool = False
+    is_for_roots: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,6 +338,10 @@ class Operation:
         """The text of its button."""
         label = None if self.button is None else self.button.label
         return self.verb.capitalize() if label is None else label
+
+    @property
+    def is_for_roots(self) -> bool:
+        return self.many is not None and self.many.is_for_roots
 
     @property
     def is_destructive(self) -> bool:

@@ -66,6 +66,7 @@ _Undo = Annotated[
         (states.FAILURE, states.REVERTED, states.SUCCESS),
         "forked",
         "that have ended",
+        is_for_roots=True,
     ),
     command=op.Command(
         (

@@ -26,7 +26,12 @@ _Results = Annotated[
 @op.operation(
     role=op.OPERATOR,
     result=_views.REQUESTED,
-    many=op.Many((states.FAILURE, states.REVERTED), "retried", "in FAILURE or REVERTED"),
+    many=op.Many(
+        (states.FAILURE, states.REVERTED),
+        "retried",
+        "in FAILURE or REVERTED",
+        is_for_roots=True,
+    ),
     button=op.Button("Retry failed", "The failed tasks are being retried."),
 )
 def retry(

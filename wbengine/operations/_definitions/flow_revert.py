@@ -31,6 +31,7 @@ _Partial = Annotated[
         "reverted",
         "that have not ended, and flows in FAILURE",
         is_destructive=True,
+        is_for_roots=True,
     ),
     button=op.Button(
         "Revert",
