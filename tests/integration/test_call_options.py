@@ -162,8 +162,8 @@ def sleepy(steps: Steps) -> None:
     [
         ({"retry": 3}, r"charge.options\(\) has no option 'retry' \(did you mean 'retry_on'"),
         ({"local": True}, r"has no option 'local'"),
-        ({"retries": "3"}, "whole number of retries"),
-        ({"retries": -1}, "0 or more retries"),
+        ({"retries": "3"}, "whole number of at least 0, or None, got '3'"),
+        ({"retries": -1}, "whole number of at least 0"),
         ({"retries": None}, "requires retry_for"),
         ({"backoff": 3}, "backoff but no retries"),
         ({"retries": 3, "backoff": "x"}, "backoff must be a Backoff"),

@@ -142,6 +142,7 @@ def program_of(function, clock):
         store_large=lambda value, where, limit: value,
         seed="seed",
         now=0.0,
+        first_signals={},
         clock=clock,
     )
 

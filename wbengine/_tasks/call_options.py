@@ -96,8 +96,15 @@ def _check(what: str, given: TaskWithOptions) -> None:
         return values.get(name, getattr(given.task_class, name))
 
     if not values.keys().isdisjoint(retry_options.NAMES):
+        retries = option("retries")
+        if retries is not None and (type(retries) is not int or retries < 0):
+            raise ValueError(
+                f"retries of {what} must be a whole number of at least 0, or None, got"
+                f" {retries!r:.80}"
+            )
+        Backoff.of(option("backoff"))
         # Without retries, the other options of the decorator have no effect.
-        has_retries = option("retries") != 0
+        has_retries = retries != 0
         of_retries = (
             option(name) if has_retries or name == "retries" else values.get(name)
             for name in retry_options.NAMES
