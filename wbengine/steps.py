@@ -203,8 +203,8 @@ class _CommonSteps:
 
         The function is called again from its beginning. The records of the steps are deleted: what
         they did is final, and neither a failure nor a revert of the flow undoes it. Published
-        values, tags, and signals that were not received stay. `version` forgets earlier versions.
-        If the workflow is retried, it begins with these inputs.
+        values, tags, and signals that were not received stay. The new attempt uses the newest
+        versions of `version`. If the workflow is retried, it begins with these inputs.
 
         :param inputs: new values of parameters of the function. Others keep their values.
         :raises RuntimeError: if a scope is open, or the attempt has not called a step.

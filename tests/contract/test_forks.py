@@ -467,6 +467,8 @@ def test_many_flows_are_forked_by_one_operation(world: World) -> None:
     with world.store.get_connection() as connection:
         (skipped,) = connection.bulks.skipped(bulk.uuid)
     assert "has no failed task or step" in skipped.reason
+
+
 @places.everywhere
 def test_fork_starts_after_a_script_reverts_the_original(
     world: World,

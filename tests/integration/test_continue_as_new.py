@@ -171,7 +171,7 @@ def publish_and_tag(steps: Steps, number: int = 0) -> int:
     return number
 
 
-def test_published_values_and_tags_stay_and_versions_are_forgotten(store: base.Backend) -> None:
+def test_published_values_and_tags_stay_in_the_next_attempt(store: base.Backend) -> None:
     engine = engines.load(publish_and_tag, backend=store)
     engine.run()
     flow = store.get_connection().get_flow_details(engine.storage.flow_uuid)

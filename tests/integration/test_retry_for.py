@@ -155,7 +155,7 @@ def test_task_class_with_none_and_no_time_cannot_be_compiled() -> None:
         def execute(self) -> None:
             pass
 
-    with pytest.raises(exceptions.CompilationFailure, match="or None with retry_for, got None"):
+    with pytest.raises(exceptions.CompilationFailure, match="got None, which requires retry_for"):
         load(Endless()).run()
 
 

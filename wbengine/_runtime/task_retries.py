@@ -27,9 +27,10 @@ def flow_of(item: task.Task) -> flow.Flow:
         or not isinstance(retries, int | None)
         or (item.retry_for is None if retries is None else retries < 0)
     ):
+        hint = ", which requires retry_for" if retries is None else ""
         raise exceptions.CompilationFailure(
-            f"The retries of task {item.name!r} must be a whole number of at least 0, or None with"
-            f" retry_for, got {retries!r}"
+            f"The retries of task {item.name!r} must be a whole number of at least 0, got"
+            f" {retries!r}{hint}"
         )
     controller = controller_of(item)
     controller._of_task = item.name
