@@ -823,6 +823,34 @@ def test_wrong_order_of_reversion_is_found() -> None:
     assert checks_of(report) == {"undone_in_order"}, report
 
 
+TRIES = World("tries", permanent=True, repeatable=True)
+
+
+@task.task(retries=1)
+def second_try(order: str) -> None:
+    is_first = not TRIES.has(order)
+    TRIES.effect(order)
+    BANK.effect(f"charge {order}")
+    if is_first:
+        raise ValueError(order)
+
+
+@second_try.revert(failed=True)
+def undo_try(order: str) -> None:
+    BANK.undo(f"charge {order}", missing_ok=True)
+
+
+@task.workflow
+async def tries_again(steps: AsyncSteps, order: str) -> None:
+    await asyncio.gather(steps.run(second_try, order), steps.run(ship, order))
+
+
+def test_try_may_be_undone_before_steps_beside_it() -> None:
+    """The other step has its effect after the failed try, and keeps it."""
+    report = crash_everywhere(tries_again, {"order": "7"}, world=[BANK, TRIES], max_runs=1)
+    assert report.findings == [], report
+
+
 @task.workflow
 def ship_and_wait(steps: Steps, order: str) -> None:
     steps.run(ship, order)

@@ -200,6 +200,9 @@ def undone_in_order(outcome: Outcome, expected: Expected) -> Iterator[Problem]:
             del done[index]
             continue
         step = done[index][2]
+        if _starts_later(outcome, step, number):  # It undoes a try, before the next one.
+            del done[index]
+            continue
         for world, key, later in done[index + 1 :]:
             is_ordered = outcome.is_before(step, later)
             if world.permanent or world.repeatable or not is_ordered:
@@ -207,6 +210,10 @@ def undone_in_order(outcome: Outcome, expected: Expected) -> Iterator[Problem]:
             text = f"was undone before {key!r}, which was done after it"
             yield _broken_by("undone_in_order", number, operation, text, key)
         del done[index]
+
+
+def _starts_later(outcome: Outcome, step: str, number: int) -> bool:
+    return any(event.kind == "step" and event.step == step for event in outcome.events[number:])
 
 
 def nothing_missing(outcome: Outcome, expected: Expected) -> Iterator[Problem]:
