@@ -1,4 +1,4 @@
-"""What exists in a world."""
+"""The effects that exist in a world."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ __all__ = ["Contents", "Effect"]
 
 @dataclass(eq=False)
 class Effect:
-    """Something that exists outside, until it is undone.
+    """An effect in an outside system, until it is undone.
 
-    :ivar key: what it is, for example "charge 17".
+    :ivar key: its name, for example "charge 17".
     :ivar id: the identity that the outside system gave it, for example "bank-1".
     :ivar data: the data that the caller passed.
     """
@@ -25,10 +25,10 @@ class Effect:
 
 @dataclass(eq=False)
 class Contents:
-    """What exists in a world."""
+    """The effects and the state of a world."""
 
     active: dict[str, list[Effect]] = field(default_factory=dict)
     by_idempotency_key: dict[str, Effect] = field(default_factory=dict)
     number: int = 0
-    #: What a subclass keeps.
+    #: State of a subclass.
     state: dict[str, Any] = field(default_factory=dict)
