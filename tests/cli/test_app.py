@@ -125,7 +125,7 @@ def test_completion_script_is_printed_for_each_shell(shell: str, wbengine: Comma
 def test_completion_lists_matching_subcommands(wbengine: Command) -> None:
     words = {"_WBENGINE_COMPLETE": "bash_complete", "COMP_CWORD": "2"}
     answer = wbengine.apart(env={**words, "COMP_WORDS": "wbengine flow re"})
-    assert answer.out.split() == ["plain,resume", "plain,revert", "plain,retry"]
+    assert answer.out.split() == ["plain,record", "plain,resume", "plain,revert", "plain,retry"]
 
 
 def test_completion_offers_flows_workers_and_engines(wbengine: Command, home: Path) -> None:

@@ -432,9 +432,11 @@ def _perform(
                 f" {row.uuid}",
                 errors.USAGE,
             )
-        if detach and (edits_of_flow or here or partial):
+        if detach and partial:
+            raise errors.Failed("--detach cannot be used with --partial", errors.USAGE)
+        if detach and (edits_of_flow or here):
             raise errors.Failed(
-                "--detach cannot be used with --here, --partial, --set or --set-result",
+                "--detach cannot be used with --here, --set or --set-result",
                 errors.USAGE,
             )
         if detach:

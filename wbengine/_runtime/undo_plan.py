@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 from wbengine import states
 from wbengine._calls import invocation as calls
+from wbengine._tasks import commands
 from wbengine.persistence._step_notes import StepNote
 
 __all__ = ["UndoPlan", "effect_of_step", "effect_of_task", "plan"]
@@ -76,6 +77,8 @@ def effect_of_step(note: StepNote, task: Any, state: str | None) -> Effect | Non
         return "irreversible"
     if note.arguments is None:
         return "none"
+    if note.task == commands.CHILD_FLOW:  # The child flow is reverted.
+        return "revert"
     is_missing = task is None or calls.reverts_nothing(type(task))
     return "missing" if is_missing else "revert"
 

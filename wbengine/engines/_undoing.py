@@ -21,6 +21,8 @@ def plan(code: plan_module.Plan, flow: models.FlowDetail) -> undo_plan.UndoPlan:
     atoms: dict[str, models.AtomDetail] = {}
     steps = defaultdict[tuple[str, int], list[tuple[models.AtomDetail, StepNote]]](list)
     for record in flow:
+        if record.is_reverted_elsewhere:  # by a fork
+            continue
         note = StepNote.of(record)
         if note is None:
             atoms[record.name] = record
