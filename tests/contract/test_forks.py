@@ -396,6 +396,24 @@ def test_fork_with_undo_does_not_start_if_a_revert_fails(world: World) -> None:
     assert flow_of(world.store, fork).state == states.SUCCESS
 
 
+@places.everywhere
+def test_held_fork_is_cancelled_after_the_revert_of_the_original_failed(world: World) -> None:
+    uuid = world.flow(fork_flows.diamond, **CARD)
+    FAILING.add("undo D")
+    fork = world.fork(uuid, "D", undo=True)
+    with pytest.raises(exceptions.InvalidState, match=r"when the reversion of flow .* has ended"):
+        operations.cancel(world.store, fork)
+    world.revert(uuid)
+    EFFECTS.clear()
+    operations.cancel(world.store, fork)
+    world.revert(fork)
+    assert EFFECTS[-1] == "undo A" and sorted(EFFECTS) == [f"undo {task}" for task in "ABCE"]
+    assert flow_of(world.store, fork).state == states.REVERTED
+    FAILING.clear()
+    operations.revert(world.store, uuid).run()
+    assert EFFECTS[-1] == "undo D" and flow_of(world.store, uuid).state == states.REVERTED
+
+
 @places.on("sqlite", "postgresql")
 def test_fork_with_undo_gets_the_unique_key(world: World) -> None:
     FAILING.add("D")

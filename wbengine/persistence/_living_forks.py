@@ -24,6 +24,8 @@ def refusal(connection: base.Connection, flow: models.FlowDetail, what: str) -> 
     """
     if what == _commands.SUSPEND:
         return None
+    if flow.is_held and what == _commands.CANCEL:
+        return _refusal_to_cancel(connection, flow)
     if flow.forked_from is not None and what in (_commands.RESUME, _commands.RETRY):
         if flow.is_held:
             return f"Flow {flow.uuid} starts when flow {flow.forked_from['flow']} is reverted"
@@ -45,6 +47,19 @@ def refusal(connection: base.Connection, flow: models.FlowDetail, what: str) -> 
         f"Flow {flow.uuid} cannot run again or be reverted: its fork {living}, which has not ended,"
         " uses its results. Wait for the end of the fork, or cancel it"
     )
+
+
+def _refusal_to_cancel(connection: base.Connection, fork: models.FlowDetail) -> str | None:
+    """Return why a fork that waits for the reversion of its original cannot be cancelled."""
+    original = (fork.forked_from or {}).get("flow", "")
+    try:
+        with codec.unknown_classes_as_text():
+            flow = connection.get_flow_details(original, lazy=True)
+    except exceptions.NotFound:  # It was deleted.
+        return None
+    if flow.state in states.FLOW_ENDED and not connection.commands([original]):
+        return None  # The reversion was refused, or failed.
+    return f"Flow {fork.uuid} can be cancelled when the reversion of flow {original} has ended"
 
 
 def _living(connection: base.Connection, flow: models.FlowDetail, *, is_first: bool) -> str | None:

@@ -541,6 +541,8 @@ class MemoryConnection(base.Connection):
                 stored=flow.command,
                 used_by_fork=used_by_fork,
             )
+            if flow.command is not None and flow.command.what == commands.CANCEL:
+                flow.detail.meta.pop(models.HELD, None)
             return flow.command
 
     def commands(self, flow_uuids: Collection[str]) -> Mapping[str, base.FlowCommand]:

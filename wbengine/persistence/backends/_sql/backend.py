@@ -667,7 +667,9 @@ class SQLConnection(base.Connection):
             connection.execute(self._sql.put_command, {"flow_uuid": flow_uuid, "wish": text})
             if result is not None:
                 writing.make_job_due(connection, self._sql, flow_uuid, is_first=True)
-                if result.what != commands.SUSPEND:
+                if result.what == commands.CANCEL and flow.is_held:
+                    writing.release_fork(connection, self._sql, flow_uuid)
+                elif result.what != commands.SUSPEND:
                     writing.ensure_job(connection, self._sql, flow)
             crashpoint("sql.before-wish-commit")
             return result
