@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from tests.property import workflow_programs as programs
@@ -16,6 +16,7 @@ from wbengine import engines, exceptions, operations, states
 from wbengine._concurrency import crash_points
 from wbengine.persistence import backends
 from wbengine.persistence._step_notes import StepNote
+from wbengine.testing import crash_everywhere
 
 #: Thorough runs of one test take half a minute on an idle machine.
 pytestmark = pytest.mark.timeout(1200)
@@ -55,7 +56,7 @@ class Case:
     """A program with its model, a store and the engines that run it."""
 
     def __init__(self, program: Any, workflow: str, kind: str) -> None:
-        programs.EFFECTS.clear()
+        programs.clear()
         programs.SEND[:] = [self.send]
         self.program = program
         self.workflow = WORKFLOWS[workflow]
@@ -229,6 +230,35 @@ def test_crashed_program_that_is_cancelled_leaves_nothing(workflow: str, kind: s
         if case.run_with_crash(point):
             case.cancel()
         case.close()
+
+    check()
+
+
+@pytest.mark.parametrize("kind", ["serial", "worker-based"])
+@pytest.mark.parametrize("workflow", WORKFLOWS)
+def test_program_with_any_fault_keeps_its_promises(workflow: str, kind: str) -> None:
+    """It undoes all if it is cancelled, and else has the effects of a run without the fault."""
+    programs.SEND[:] = [lambda channel, number: None]
+
+    @settings(_SETTINGS, max_examples=amount(15, 300, "WBENGINE_PROGRAMS"))
+    @given(programs.PROGRAMS)
+    def check(program: Any) -> None:
+        assume({"wait", "race"}.isdisjoint(programs.kinds(program)))
+        programs.clear()
+        model = programs.Model()
+        model.execute(program)
+        report = crash_everywhere(
+            WORKFLOWS[workflow],
+            {"body": program},
+            world=[programs.OUTSIDE, programs.TRIES],
+            end=states.REVERTED if model.error else states.SUCCESS,
+            engine=kind,
+            budget=600.0,
+            max_runs=40,
+            # Programs ignore failed steps, and have parallel branches without an order.
+            without=["failed_steps_leave_nothing", "undone_in_order"],
+        )
+        assert not report.findings, report
 
     check()
 

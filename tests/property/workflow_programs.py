@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from wbengine import exceptions, steps, task
 from wbengine._concurrency.crash_points import crashpoint
+from wbengine.testing import World
 
 #: Number of signals that each channel receives before the run.
 SIGNALS = 2
@@ -30,9 +31,31 @@ SEND: list[Callable[[str, int], object]] = []
 ERRORS = (ValueError, LookupError, exceptions.SignalTimeout)
 
 
+#: What exists because of EFFECTS without notes.
+OUTSIDE = World("outside")
+
+#: Keys of flaky steps that were tried: the first try of each fails.
+TRIES = World("tries", permanent=True, repeatable=True)
+
+
+def clear() -> None:
+    """Forget all effects."""
+    EFFECTS.clear()
+    OUTSIDE.clear()
+    TRIES.clear()
+
+
 def take_effect(what: str, key: str) -> None:
     EFFECTS.append((what, key))
+    if what == "do" and not OUTSIDE.has(key):
+        with contextlib.suppress(TimeoutError):  # It is done, although there is no answer.
+            OUTSIDE.effect(key)
     crashpoint("task.after-effect")
+
+
+def undo_effect(what: str, key: str) -> None:
+    EFFECTS.append((what, key))
+    OUTSIDE.undo(key, missing_ok=True)
 
 
 @task.task
@@ -43,20 +66,22 @@ def work(key: str) -> int:
 
 @work.revert
 def undo_work(key: str) -> None:
-    EFFECTS.append(("undo", key))
+    undo_effect("undo", key)
 
 
 @task.task(retries=2)
 def flaky(key: str) -> int:
+    is_first = not TRIES.has(key)
+    TRIES.effect(key)
     take_effect("do", key)
-    if EFFECTS.count(("do", key)) == 1:
+    if is_first:
         raise ValueError(key)
     return len(key) + 1
 
 
 @flaky.revert(failed=True)
 def undo_flaky(key: str, result: Any) -> None:
-    EFFECTS.append(("undo" if isinstance(result, int) else "reset", key))
+    undo_effect("undo" if isinstance(result, int) else "reset", key)
 
 
 @task.task
@@ -73,7 +98,7 @@ def stubborn(key: str) -> None:
 
 @stubborn.revert(failed=True)
 def undo_stubborn(key: str) -> None:
-    EFFECTS.append(("untry", key))
+    undo_effect("untry", key)
 
 
 @task.task
