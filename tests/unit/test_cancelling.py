@@ -621,8 +621,26 @@ def test_cancelled_map_resumes_reverting_without_executing_items(tmp_path: Any) 
         run.hands.end("m[1]", 2)
     with again:
         pass
-    assert again.hands.submitted == ["-m[0]"]
+    assert again.hands.submitted == ["-m[1]", "-m[0]"], "the second item may have run"
     assert isinstance(again.error, exceptions.Cancelled)
+
+
+def test_interrupted_item_is_reverted_if_another_one_fails_in_the_next_run() -> None:
+    run = Run(mapped(max_in_flight=2), backend=_memory.MemoryBackend())
+    run.engine.storage.inject({"items": [1, 2, 3]})
+    with run:
+        run.hands.start_one("m[0]")
+        run.hands.start_one("m[1]")
+        connection = run.engine.storage.backend.get_connection()
+        kept = connection.get_flow_details(run.engine.storage.flow_uuid).copy()
+        run.engine.cancel()  # Only the copy of the records continues.
+        run.hands.end("m[0]", 1)
+        run.hands.end("m[1]", 2)
+    with Run(mapped(max_in_flight=2), kept) as again:
+        again.hands.start_one("m[1]")
+        again.hands.end("m[1]", OSError("no"))
+    assert {"-m[0]", "-m[1]"} <= set(again.hands.submitted)
+    assert isinstance(again.error, OSError)
 
 
 # -- races -----------------------------------------------------------------------------------------

@@ -20,10 +20,11 @@ from wbengine._concurrency import clocks, contexts, timers
 from wbengine._logs import captured_lines, stored_lines
 from wbengine._runtime import control, retry_delays
 from wbengine._runtime import plan as plan_module
+from wbengine._runtime.control import unknown_result
 from wbengine._runtime.executors import composite
 from wbengine._runtime.gates import delayed_starts, signals_and_sleeps
 from wbengine._runtime.incidents import IncidentEvent, Incidents
-from wbengine._runtime.interrupted import InterruptedAttempts, is_refusal, unknown_result
+from wbengine._runtime.interrupted import InterruptedAttempts, is_refusal
 from wbengine._runtime.maps import Maps
 from wbengine._runtime.node_calls import Call, MapCall, RetryCall
 from wbengine._runtime.retry_controllers import Retries

@@ -24,6 +24,7 @@ from wbengine.types import failure as ft
 __all__ = [
     "DEADLINE", "CancelRequest", "GivenUp", "InFlight", "Parked", "Parking",
     "Refusals", "StopSignal", "SuspendRequest", "is_cancellable", "read_given_up",
+    "unknown_result",
 ]  # fmt: skip
 
 
@@ -77,6 +78,16 @@ def read_given_up(meta: Mapping[str, Any]) -> GivenUp | None:
         if request is not None:
             return GivenUp(cause, request.get("reason") if isinstance(request, Mapping) else None)
     return DEADLINE if models.DEADLINE_EXCEEDED in meta else None
+
+
+def unknown_result(name: str, refusal: ft.Failure | None = None) -> ft.Failure:
+    """Return the failure of an execution that ended with its engine and does not run again.
+
+    :param refusal: why it does not run again.
+    """
+    reason = "" if refusal is None else f" ({refusal.exception_str})"
+    text = f"Task {name!r} ended with its engine and is not repeated{reason}: its effect is unknown"
+    return ft.Failure.from_exception(exceptions.Interrupted(text))
 
 
 class CancelRequest(NamedTuple):

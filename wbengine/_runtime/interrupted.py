@@ -20,7 +20,7 @@ from wbengine._runtime.executors import composite
 from wbengine.persistence import _writer, models
 from wbengine.types import failure as ft
 
-__all__ = ["InterruptedAttempts", "has_lost_worker", "is_refusal", "unknown_result"]
+__all__ = ["InterruptedAttempts", "has_lost_worker", "is_refusal"]
 
 _BEGUN: Final = {calls.EXECUTE: states.RUNNING, calls.REVERT: states.REVERTING}
 
@@ -128,13 +128,3 @@ def is_refusal(value: object) -> bool:
     if not isinstance(value, ft.Failure) or value.check(exceptions.Interrupted):
         return False
     return value.check(exceptions.Cancelled, exceptions.Expired) is not None
-
-
-def unknown_result(name: str, refusal: ft.Failure | None = None) -> ft.Failure:
-    """Return the failure of an execution that ended with its engine and does not run again.
-
-    :param refusal: why it does not run again.
-    """
-    reason = "" if refusal is None else f" ({refusal.exception_str})"
-    text = f"Task {name!r} ended with its engine and is not repeated{reason}: its effect is unknown"
-    return ft.Failure.from_exception(exceptions.Interrupted(text))

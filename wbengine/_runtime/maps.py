@@ -17,7 +17,7 @@ from wbengine import exceptions, states
 from wbengine import storage as storage_module
 from wbengine import task as task_module
 from wbengine._calls import invocation as calls
-from wbengine._runtime.control import DEADLINE, GivenUp
+from wbengine._runtime.control import DEADLINE, GivenUp, unknown_result
 from wbengine._runtime.executors import composite
 from wbengine._runtime.node_calls import MapCall
 from wbengine.persistence import models
@@ -358,6 +358,9 @@ class Maps:
 
     def _outcome(self, running: _Running) -> calls.Outcome:
         fanout, call = running.fanout, running.call
+        ended = fanout.end_interrupted(call.task.name)
+        if ended:
+            self._storage.writer.mark_items(running.record, ended)
         value = (
             fanout.value if fanout.decided else self._unfinished(call.task, fanout, running.undone)
         )
@@ -391,6 +394,7 @@ class Fanout:
         "_collects",
         "_failures",
         "_filtered",
+        "_interrupted",
         "_limit",
         "_maybe_sent",
         "_todo",
@@ -429,6 +433,9 @@ class Fanout:
         self._todo = deque(item.index for item in todo)
         # Items that an earlier run submitted: at most `limit`, in this order.
         self._maybe_sent = set(itertools.islice(self._todo, limit if maybe_sent else 0))
+        # Items that may have run in an earlier run and ended with its process: at most `limit`.
+        may_have_run = executes and bool(items.resumed) and not maybe_sent
+        self._interrupted = set(itertools.islice(self._todo, limit if may_have_run else 0))
         #: Items of this run with which a worker was lost.
         self.lost: set[int] = set()
         # Only items of `_maybe_sent` are left in `_todo`.
@@ -458,6 +465,7 @@ class Fanout:
 
     def put(self, index: int, outcome: calls.Outcome) -> models.ItemDetail:
         item, failed = self.items[index], outcome.failed
+        self._interrupted.discard(index)
         self.running -= 1
         self.done += 1
         if self.action == calls.EXECUTE:
@@ -490,6 +498,19 @@ class Fanout:
         if index in self._maybe_sent or not self._filtered:
             self._todo.appendleft(index)
 
+    def end_interrupted(self, name: str) -> list[models.ItemDetail]:
+        """Let the items fail that may have run before and do not run again. They are reverted.
+
+        :param name: name of the Map.
+        :returns: these items.
+        """
+        ended = [self.items[index] for index in sorted(self._interrupted)]
+        self._interrupted.clear()
+        for number, item in enumerate(ended, self.done + 1):
+            item.order = number
+            item.put(states.FAILURE, unknown_result(f"{name}[{item.index}]"))
+        return ended
+
     @property
     def idle(self) -> bool:
         return self.running == 0
@@ -510,8 +531,8 @@ class Fanout:
 
     @property
     def may_be_under_way(self) -> bool:
-        """True if an item may be in flight that this run did not submit."""
-        return not self._maybe_sent.isdisjoint(self._todo)
+        """True if an item may be in flight that this run did not submit, or ended before."""
+        return bool(self._interrupted) or not self._maybe_sent.isdisjoint(self._todo)
 
     @property
     def _remaining(self) -> int:

@@ -9,8 +9,7 @@ from typing import Any, Final
 from wbengine import exceptions, states
 from wbengine._calls import invocation as calls
 from wbengine._introspection import object_names
-from wbengine._runtime.control import GivenUp
-from wbengine._runtime.interrupted import unknown_result
+from wbengine._runtime.control import GivenUp, unknown_result
 from wbengine._runtime.workflow_call import WorkflowCall
 from wbengine._runtime.workflows import guards, programs, step_tasks
 from wbengine._runtime.workflows.continuations import Continuation
