@@ -110,9 +110,9 @@ def command(context: contexts.Context, selection: flow_selection.Selection, **op
     "retry",
     help="""Run the failed tasks of a flow again.
 
-    In a flow in FAILURE or SUSPENDED, the failed tasks and the tasks after them run; a workflow
-    that failed calls all of its steps again (`flow fork --from failed` does not). In a flow in
-    REVERTED, all tasks run.
+    In a flow in FAILURE or SUSPENDED, the failed tasks and the tasks after them run. A workflow
+    that failed calls all of its steps again; with complete steps that have a `revert`, it is
+    refused: see `flow fork --from failed`. In a flow in REVERTED, all tasks run.
 
     If the flow was submitted, the command requests that a conductor (`wbengine serve`) retries it.
     With --wait, the exit codes are those of `wbengine flow run`. Otherwise the command runs the

@@ -17,7 +17,8 @@ from wbengine.persistence import models
 from wbengine.types import codec
 
 __all__ = [
-    "Preparation", "atoms_in_order", "check_retriable", "failed_nodes", "kept_nodes", "missing",
+    "Preparation", "atoms_in_order", "check_retriable",
+    "check_steps", "failed_nodes", "kept_nodes", "missing",
     "nodes_to_retry", "saved_states", "workflow_defaults",
 ]  # fmt: skip
 
@@ -130,39 +131,69 @@ def kept_nodes(storage: storage_module.Storage) -> set[int]:
 def nodes_to_retry(plan: plan_module.Plan, storage: storage_module.Storage) -> list[int]:
     """Return the nodes to reset: the failed ones, or in a reverted flow, all of them.
 
-    :raises InvalidState: as `failed_nodes`; or if a workflow would repeat steps that another flow
-        reverts.
+    :raises InvalidState: as `failed_nodes` and `check_steps`.
     """
-    is_reverted = storage.get_flow_state() == states.REVERTED
-    nodes = list(plan.atoms()) if is_reverted else failed_nodes(storage)
+    if storage.get_flow_state() != states.REVERTED:
+        return failed_nodes(storage)
+    nodes = list(plan.atoms())
+    _check_steps_of(nodes, storage)
+    return nodes
+
+
+def check_steps(
+    flow_uuid: str,
+    records: Iterable[models.AtomDetail],
+    retried: Iterable[models.AtomDetail | None],
+) -> None:
+    """Check that workflows which call all of their steps again repeat no effect.
+
+    :param records: all records of the flow.
+    :param retried: records of the atoms that run again.
+    :raises InvalidState: if a complete step has a `revert` that nothing would call any more, or if
+        another flow reverts it.
+    """
     workflows = {
         record.uuid: record
-        for node in nodes
-        if (record := storage.records[node]) is not None and not record.is_reverted_elsewhere
+        for record in retried
+        if record is not None and not record.is_reverted_elsewhere
     }
-    for step in storage.flow_detail:
-        if step.is_reverted_elsewhere and step.is_step:
-            workflow = workflows.get(step.meta[models.STEP]["workflow"])
-            if workflow is not None:
-                raise exceptions.InvalidState(
-                    f"Workflow {workflow.name!r} cannot be retried: it would repeat step"
-                    f" {step.name!r}, whose result belongs to flow {step.meta[models.REVERTED_BY]}."
-                    f" Fork the flow instead: wbengine flow fork {storage.flow_uuid} --from failed"
-                )
-    return nodes
+    for step in records:
+        if not step.is_step:
+            continue
+        note = step.meta[models.STEP]
+        workflow = workflows.get(note["workflow"])
+        has_effect = step.state == states.SUCCESS and note.get("arguments") is not None
+        if workflow is None or not (has_effect or step.is_reverted_elsewhere):
+            continue
+        owner = step.meta_value(models.REVERTED_BY)
+        why = (
+            f"whose result belongs to flow {owner}. Fork"
+            if owner is not None
+            else "which is complete and would never be undone. Revert the flow first, or fork"
+        )
+        raise exceptions.InvalidState(
+            f"Workflow {workflow.name!r} cannot be retried: it would repeat step {step.name!r},"
+            f" {why} the flow instead: wbengine flow fork {flow_uuid} --from failed"
+        )
 
 
 def failed_nodes(storage: storage_module.Storage) -> list[int]:
     """Return the nodes of the atoms that failed.
 
-    :raises InvalidState: if an atom is being reverted or retried, or is to be.
+    :raises InvalidState: if an atom is being reverted or retried, or is to be; or as `check_steps`.
     """
     check_retriable(storage.flow_name, filter(None, storage.records))
-    return [
+    nodes = [
         node
         for node, record in enumerate(storage.records)
         if record is not None and record.state == states.FAILURE
     ]
+    _check_steps_of(nodes, storage)
+    return nodes
+
+
+def _check_steps_of(nodes: Iterable[int], storage: storage_module.Storage) -> None:
+    check_steps(storage.flow_uuid, storage.flow_detail, (storage.records[node] for node in nodes))
 
 
 def check_retriable(flow_name: str, records: Iterable[models.AtomDetail]) -> None:

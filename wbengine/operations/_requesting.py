@@ -102,10 +102,11 @@ def _check(
             raise _suspend_and_cancel.busy(detail.uuid, lease.owner)
     if command.what == _commands.RETRY and detail.state in (states.FAILURE, states.SUSPENDED):
         with codec.unknown_classes_as_text():
-            records = connection.get_atoms_for_flow(detail.uuid)
-            _preparation.check_retriable(
-                detail.name, (record for record in records if not record.is_step)
-            )
+            records = list(connection.get_atoms_for_flow(detail.uuid))
+        atoms = [record for record in records if not record.is_step]
+        _preparation.check_retriable(detail.name, atoms)
+        failed = [record for record in atoms if record.state == states.FAILURE]
+        _preparation.check_steps(detail.uuid, records, failed)
 
 
 def check_edits(connection: base.Connection, uuid: str, edits: Edits) -> None:
