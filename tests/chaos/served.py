@@ -141,7 +141,7 @@ class Stage:
         words = ["--url", self.medium.url, "--log-level", "info"]
         if kind == "worker":
             command = ["worker", "default", "--tasks", __name__, "--threads", "4"]
-            command += ["--tasks", workflows.__name__, "--tasks", orders.__name__]
+            command += ["--tasks", (orders if self.plan.orders else workflows).__name__]
         else:
             command = ["serve", "--max-simultaneous", str(plan.simultaneous)]
             engine = f"workers://?worker_expiry={plan.expiry:g}&max_resends=500"

@@ -44,7 +44,7 @@ def order(steps, order):
     try:
         steps.run(ship, order)
     except LookupError:
-        steps.sleep(0.001)
+        steps.sleep(0)
     approved = steps.wait_for("go")
     paid = steps.run(charge, order, approved, key="second")
     return paid[1]
@@ -121,7 +121,7 @@ EDITS = {
     "other task": ("steps.run(ship, order)", "steps.run(quote, order)"),
     "other signal": ('wait_for("go")', 'wait_for("gone")'),
     "other constant": ('key="second"', 'key="third"'),
-    "removed step": ("        steps.sleep(0.001)\n", "        pass\n"),
+    "removed step": ("        steps.sleep(0)\n", "        pass\n"),
     "earlier end": ('    approved = steps.wait_for("go")\n', "    return 1\n"),
     "other version": (">= 2", ">= 3"),
 }

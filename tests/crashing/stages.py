@@ -23,6 +23,11 @@ UNREACHED: Mapping[str, str] = {
     "sql.before-park-commit": "only conductors park flows; `tools/crash commands` has conductors",
     "sql.before-assign-commit": "only `wbengine flow assign` assigns flows to other code",
     "sql.before-block-commit": "only conductors with other code block flows",
+    "sql.before-children-commit": "only parents start children, whose tests die there",
+    **dict.fromkeys(
+        ("sql.before-fork", "sql.before-fork-commit", "sql.after-fork-commit"),
+        "only `wbengine flow fork` forks flows, whose tests die there",
+    ),
     **dict.fromkeys(
         (
             "step.before-row",

@@ -41,7 +41,7 @@ TASKFLOW: dict[str, dict[str, Any] | None] = {
     "get_failures": {},
     "get_flow_state": {},
     "get_retry_histories": {},
-    "get_retry_history": {"retry_name": ...},
+    "get_retry_history": {"retry_name": ..., "now": None},  # `now` is an addition.
     "get_revert_failures": {},
     "get_revert_result": {"atom_name": ...},
     "get_task_progress": {"task_name": ...},

@@ -454,7 +454,7 @@ class Life:
                 assert items.get(name) == done, f"{name} {body.outcome}, but is {items.get(name)}"
 
     def _judge(self) -> None:
-        check_ids(self._bodies())
+        check_ids(self.world.told(), is_repeated=not self.kind.remote)
         for name in self.oracle.atoms:
             if self.world.narrow(name):
                 check_one_at_a_time([b for b in self._bodies() if b.task == name])
@@ -571,15 +571,25 @@ def check_one_at_a_time(found: list[Body]) -> None:
             assert not others, f"{body.name} begins while another item is under way"
 
 
-def check_ids(found: list[Body]) -> None:
-    """Check that no id runs twice and that attempts of a task increase."""
+def check_ids(lines: list[list[Any]], *, is_repeated: bool) -> None:
+    """Check that no id runs twice or for two bodies, and that attempts of a task increase.
+
+    :param is_repeated: whether a run repeats executions of an earlier run under their ids.
+    """
     begun: set[str] = set()
+    names: dict[str, str] = {}
     attempts: defaultdict[str, int] = defaultdict(int)
-    for body in found:
-        if body.outcome != "begun":
-            continue
-        assert body.id not in begun, f"{body.name} runs twice under one id"
-        begun.add(body.id)
-        least = attempts[body.name] + (body.name == body.task)
-        assert body.attempt >= least, f"{body.name} has attempt {body.attempt} after {least - 1}"
-        attempts[body.name] = body.attempt
+    for line in lines:
+        if is_repeated and line[:2] == ["event", replay.RESUMED]:
+            begun.clear()
+        for body in bodies([line]):
+            if body.outcome != "begun":
+                continue
+            assert body.id not in begun, f"{body.name} runs twice under one id"
+            assert names.setdefault(body.id, body.name) == body.name
+            begun.add(body.id)
+            least = attempts[body.name] + (body.name == body.task)
+            assert body.attempt >= least, (
+                f"{body.name} has attempt {body.attempt} after {least - 1}"
+            )
+            attempts[body.name] = body.attempt

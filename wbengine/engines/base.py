@@ -1291,7 +1291,7 @@ class Engine(abc.ABC):
         def begin() -> None:
             if (refusal := self._undo_refusal(partial)) is not None:
                 raise _ownership.StateRefused(refusal)
-            self._begin_revert(reason, reason)
+            self._begin_revert(_commands.FlowCommand(_commands.REVERT, reason).describe(), reason)
 
         self._change("reverted", begin, self._check_reverts)
 
