@@ -18,7 +18,7 @@ from wbengine import engines
 from wbengine.dashboard import _atom_table
 from wbengine.persistence import backends, base
 
-STEPS = {"attempt", "counts", "shown", "earlier"}
+STEPS = {"attempt", "counts", "shown", "earlier", "continued", "continued_at"}
 STEP = {
     "execution_runtime", "reversion_runtime",
     "uuid", "name", "position", "state", "shown_state", "executions", "worker", "submitted",
