@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from wbengine._imports import lazily
 
 if TYPE_CHECKING:
+    from wbengine._runtime.undo_plan import UndoPlan
     from wbengine.operations._assigning import assign
     from wbengine.operations._exporting import export, import_flow
     from wbengine.operations._finding import find
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from wbengine.operations._requesting import Edits, Requested, request
     from wbengine.operations._resuming import (
         Plan,
-        UndoPlan,
         plan,
         plan_undo,
         resume,
@@ -67,6 +67,7 @@ __all__ = [
 __getattr__, __dir__ = lazily.lazy_attributes(
     __name__,
     {
+        ".._runtime.undo_plan": ("UndoPlan",),
         "._assigning": ("assign",),
         "._exporting": ("export", "import_flow"),
         "._finding": ("find",),
@@ -76,9 +77,7 @@ __getattr__, __dir__ = lazily.lazy_attributes(
         "._published_values": ("published",),
         "._removing": ("delete", "prune"),
         "._requesting": ("Edits", "Requested", "request"),
-        "._resuming": (
-            *("Plan", "UndoPlan", "plan", "plan_undo", "resume", "retry", "revert", "start"),
-        ),
+        "._resuming": (*("Plan", "plan", "plan_undo", "resume", "retry", "revert", "start"),),
         "._signalling": ("signal",),
         "._suspend_and_cancel": ("StateChange", "cancel", "is_running", "suspend"),
     },

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from wbengine import engines, exceptions, states
 from wbengine._introspection import object_names
-from wbengine._runtime.undo_plan import UndoPlan
 from wbengine.engines import _flow_factories, _ownership
 from wbengine.persistence import _commands, _living_forks, base, models
 from wbengine.persistence.models import ENGINE
 from wbengine.types import codec
 
 if TYPE_CHECKING:
+    from wbengine._runtime.undo_plan import UndoPlan
     from wbengine.engines import base as engines_base
     from wbengine.persistence._edits import Edits
 
-__all__ = ["Plan", "UndoPlan", "kind", "plan", "plan_undo", "resume", "retry", "revert", "start"]
+__all__ = ["Plan", "kind", "plan", "plan_undo", "resume", "retry", "revert", "start"]
 
 RESUME: Final = _commands.RESUME
 RETRY: Final = _commands.RETRY
@@ -55,7 +55,8 @@ def start(
     :param arguments: arguments of the function at `path`.
     :param uuid: uuid of the new flow; random by default.
     :param book: name of its logbook; by default that of the flow.
-    :param options: further arguments of `engines.load`: `name`, `tags` and engine options.
+    :param options: further arguments of `engines.load`: `name`, `tags`, `undo_until` and engine
+        options.
     :raises Duplicate: if a flow with this uuid exists.
     :raises MissingDependencies: if inputs are missing; nothing is stored then.
     """
