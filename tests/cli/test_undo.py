@@ -52,3 +52,43 @@ def test_filter_selects_complete_flows_only_by_their_state(
     answer = wbengine(*tagged, "--yes")
     assert answer.code == 1 and "'letter' cannot be undone" in answer.out
     assert Path("done").read_text().split() == ["-send", "-pack", "-pay", "-reserve"]
+
+
+def test_dry_run_counts_complete_flows_that_are_refused(
+    wbengine: Command, complete: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("WBENGINE_QUIET")
+    tagged = ("flow", "revert", "--tag", "release=42", "--state", "SUCCESS", "--dry-run")
+    refused = f"would refuse 1 complete flows: {complete[1]}: 'letter' cannot be undone"
+    assert refused in wbengine(*tagged).err
+    assert "refuse" not in wbengine(*tagged, "--partial").err
+
+
+def test_flow_is_not_undone_after_its_time(
+    wbengine: Command, quiet_store: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("WBENGINE_QUIET")
+    uuid = f"{UUID}2"
+    words = ("--flow-id", uuid, "--undo-until", "0.000001")
+    assert wbengine("flow", "run", "tests.cli.shop:order", *words).code == 0
+    answer = wbengine("flow", "revert", uuid, "--dry-run", "--json")
+    assert answer.json["revert"] and answer.json["undo_expired"].startswith("20")
+    answer = wbengine("flow", "revert", uuid, "--dry-run")
+    assert "would not be reverted: it could be undone until 20" in answer.err
+    answer = wbengine("flow", "revert", uuid, "--yes", "--partial")
+    assert answer.code == 1 and "is complete: it could be undone until 20" in answer.err
+
+
+def test_prune_names_flows_that_can_be_undone(
+    wbengine: Command, quiet_store: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("WBENGINE_QUIET")
+    uuid = f"{UUID}3"
+    words = ("--flow-id", uuid, "--undo-until", "30d")
+    assert wbengine("flow", "run", "tests.cli.shop:order", *words).code == 0
+    prune = ("flow", "prune", "--older-than", "0s", "--yes")
+    answer = wbengine(*prune)
+    assert f"kept {uuid} (order): it can be undone until 20" in answer.err
+    assert "deleted 0 flows" in answer.err
+    assert uuid in wbengine(*prune, "--undoable").out
+    assert wbengine("flow", "show", uuid).code != 0

@@ -136,16 +136,103 @@ def test_duty_has_one_owner_until_it_ends_or_expires(connection: Connection) -> 
     assert connection.claim_duty("other", "b", 60)
 
 
+def end(flow: models.FlowDetail, at: float, undo_seconds: float | None = None) -> None:
+    """Put a flow that is not stored yet into SUCCESS at a time in Unix seconds."""
+    flow.enter(states.SUCCESS, at)
+    if undo_seconds is not None:
+        flow.meta[models.UNDO_UNTIL] = undo_seconds
+
+
+def pruned(backend: base.Backend, **options: Any) -> tuple[set[str], dict[str, str]]:
+    """Delete all ended flows, old and new. Return the deleted ones, and the reasons of others."""
+    kept: dict[str, str] = {}
+    deleted = operations.prune(
+        backend, before=FAR, on_kept=lambda row, why: kept.update({row.uuid: why}), **options
+    )
+    return {row.uuid for row in deleted}, kept
+
+
 @places.everywhere
-def test_children_are_kept_until_their_parent_has_ended(backend: base.Backend) -> None:
+def test_children_are_kept_as_long_as_their_parent(backend: base.Backend) -> None:
     connection = backend.get_connection()
     book, parent = make(models.TaskDetail("t"))
     connection.save_logbook(book)
     child = ended(connection, states.SUCCESS, parent=parent.uuid)
+    grandchild = ended(connection, states.SUCCESS, parent=child)
     orphan = ended(connection, states.SUCCESS, parent=models.LogBook("b").uuid)
     assert listed(connection, *states.FLOW_ENDED) == [orphan]
-    assert [row.uuid for row in operations.prune(backend, before=FAR)] == [orphan]
-    parent.state = states.SUCCESS
+    deleted, kept = pruned(backend)
+    assert deleted == {orphan} and kept.keys() == {child, grandchild}
+    assert kept[child] == f"the undo of flow {parent.uuid} may need it"
+    end(parent, connection.now())
     connection.save_changes(parent, [])
-    assert set(listed(connection, *states.FLOW_ENDED)) == {child, parent.uuid}
-    assert {row.uuid for row in operations.prune(backend, before=FAR)} == {child, parent.uuid}
+    assert listed(connection, *states.FLOW_ENDED) == [parent.uuid]
+    assert pruned(backend, dry_run=True)[0] == {child, grandchild, parent.uuid}
+    assert pruned(backend)[0] == {child, grandchild, parent.uuid}
+
+
+@places.everywhere
+def test_originals_are_kept_as_long_as_forks_that_own_their_results(backend: base.Backend) -> None:
+    connection = backend.get_connection()
+    flows = {}
+    for owns in (True, False):
+        (_, original), (_, fork) = make(models.TaskDetail("t")), make(models.TaskDetail("t"))
+        note = {"start": "t", "own": owns}
+        fork.meta[models.FORKED_FROM] = {**note, "flow": original.uuid}
+        original.meta[models.FORKS] = [{**note, "flow": fork.uuid}]
+        end(original, connection.now())
+        for flow in (original, fork):
+            book = models.LogBook("b")
+            book.add(flow)
+            connection.save_logbook(book)
+        flows[owns] = original.uuid, fork.uuid
+    assert listed(connection, states.SUCCESS) == [flows[False][0]]
+    deleted, kept = pruned(backend)
+    assert deleted == {flows[False][0]}
+    assert kept == {flows[True][0]: f"the undo of flow {flows[True][1]} may need it"}
+    connection.destroy_flow(flows[True][1])
+    assert listed(connection, states.SUCCESS) == [flows[True][0]]
+    assert pruned(backend)[0] == {flows[True][0]}
+
+
+@places.everywhere
+def test_complete_flow_is_kept_until_it_cannot_be_undone(backend: base.Backend) -> None:
+    connection = backend.get_connection()
+    now = connection.now()
+    flows, books = {}, {}
+    for name, ago, seconds in (("copy", 100.0, 1e6), ("over", 100.0, 50.0), ("free", 100.0, None)):
+        book, flow = make(models.TaskDetail("t"))
+        end(flow, now - ago, seconds)
+        connection.save_logbook(book)
+        flows[name], books[name] = flow, book
+    book, written = make(models.TaskDetail("t"))
+    written.meta[models.UNDO_UNTIL] = 1e6
+    connection.save_logbook(book)
+    end(written, now)
+    connection.save_changes(written, [])
+    written.add_note(now, "a later write", None)
+    connection.save_changes(written, [])
+    undoable = {flows["copy"].uuid, written.uuid}
+    others = {flows["over"].uuid, flows["free"].uuid}
+    assert set(listed(connection, states.SUCCESS, before=now + 1e5)) == others
+    # The copy ended 100 s earlier.
+    between = others | {flows["copy"].uuid}
+    assert set(listed(connection, states.SUCCESS, before=now + 1e6 - 50.0)) == between
+    connection.save_logbook(books["copy"])
+    assert set(listed(connection, states.SUCCESS, before=now + 1e6 - 50.0)) == between
+    assert set(listed(connection, states.SUCCESS, before=now + 2e6)) == others | undoable
+    deleted, kept = pruned(backend)
+    assert deleted == others and kept.keys() == undoable
+    assert kept[written.uuid].startswith("it can be undone until 20")
+    assert pruned(backend, undoable=True)[0] == undoable
+
+
+@places.everywhere
+def test_flow_in_another_state_has_no_time_for_its_undo(backend: base.Backend) -> None:
+    connection = backend.get_connection()
+    book, flow = make(models.TaskDetail("t"))
+    flow.meta[models.UNDO_UNTIL] = 1e6
+    flow.enter(states.FAILURE, connection.now())
+    connection.save_logbook(book)
+    assert listed(connection, states.FAILURE, before=connection.now() + 1e5) == [flow.uuid]
+    assert pruned(backend)[0] == {flow.uuid}

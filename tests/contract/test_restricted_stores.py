@@ -108,7 +108,7 @@ READS: dict[str, tuple[Call, Any]] = {
     "list_flows": (lambda part, all, uuid: part.list_flows(uuid=uuid).flows, []),
     "backlog": (lambda part, all, uuid: part.backlog(), _listing.Backlog()),
     "count_children": (lambda part, all, uuid: part.count_children(uuid), {}),
-    "unfinished_parents": (lambda part, all, uuid: part.unfinished_parents([]), set()),
+    "dependents": (lambda part, all, uuid: part.dependents([]), {}),
     "count_flows": (lambda part, all, uuid: part.count_flows(), 0),
     "oldest_flow": (lambda part, all, uuid: part.oldest_flow(), None),
     "ended_flows": (lambda part, all, uuid: part.ended_flows({"SUCCESS": 1e12}, 9), []),

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from tests.support import conducted
 from tests.support.killed import is_killed
 from tests.support.waiting import until
-from wbengine import engines, exceptions, states
+from wbengine import engines, exceptions, states, testing
 from wbengine.conductors import _retention
 from wbengine.conductors.service import ConductorService
 from wbengine.operations._retention import Retention
@@ -85,6 +85,25 @@ def test_flow_that_ran_for_long_is_kept_from_its_end(store: persistence.Backend)
     execute(store, "UPDATE wbe_flowdetails SET created = 1")
     service(store, success="7d").run_due(never)
     assert kept(store) == {uuid}
+
+
+@pytest.mark.parametrize("settings", [{"success": 1e-6}, {"max_flows": 1}])
+def test_flow_that_can_be_undone_is_kept_by_age_and_number(
+    store: persistence.Backend, tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    inputs = {"folder": str(tmp_path), "mark": "x"}
+    handles = [
+        engines.submit(PLAIN, inputs=inputs, backend=store, undo_until=seconds)
+        for seconds in (None, 5 * DAY)
+    ]
+    testing.run_submitted(store)
+    assert [handle.state for handle in handles] == [states.SUCCESS] * 2
+    service(store, **settings).run_due(never)
+    assert kept(store) == {handles[1].id}
+    execute(store, f"UPDATE wbe_flowdetails SET ended = ended - {5 * DAY}")
+    execute(store, "DELETE FROM wbe_duties")  # The next run is due.
+    service(store, success=1e-6).run_due(never)
+    assert kept(store) == set()
 
 
 def test_oldest_ended_flows_above_the_number_are_deleted(store: persistence.Backend) -> None:

@@ -12,6 +12,7 @@ from tests.support import child_flows
 from tests.support.child_flows import effects
 from tests.support.waiting import until
 from wbengine import engines, exceptions, operations, states, task, testing
+from wbengine.operations import _retention
 from wbengine.persistence import backends
 from wbengine.persistence import base as persistence
 
@@ -59,6 +60,27 @@ def test_parent_receives_results_of_children(
 def test_children_of_children_run(store: persistence.Backend, tmp_path: Path) -> None:
     handle = submit(child_flows.order_of_orders, store, tmp_path, "tea")
     assert handle.value(timeout=0) == [["reserved tea"], ["reserved tea"]]
+
+
+@pytest.mark.parametrize("deletes_by_age", [True, False])
+def test_parent_is_undone_with_all_children_after_retention_and_prune(
+    store: persistence.Backend, tmp_path: Path, deletes_by_age: bool
+) -> None:
+    given = {"folder": str(tmp_path), "items": ["tea"]}
+    handle = engines.submit(
+        child_flows.order_of_orders, inputs=given, backend=store, undo_until="30d"
+    )
+    testing.run_submitted(store)
+    with store.get_connection() as connection:
+        if deletes_by_age:
+            before = {states.SUCCESS: connection.now() + 1.0}
+            assert _retention.delete_ended(connection, before, 100) == 0
+        else:
+            assert list(operations.prune(store, before=connection.now() + 1.0)) == []
+    operations.request(store, handle.id, "revert")
+    testing.run_submitted(store)
+    assert handle.state == states.REVERTED
+    assert effects(tmp_path).count("release-tea") == effects(tmp_path).count("reserve-tea") == 2
 
 
 def test_children_have_priority_and_queue_of_their_parent(

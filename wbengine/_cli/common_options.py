@@ -12,7 +12,7 @@ from wbengine._cli import completions, params
 __all__ = [
     "ARGUMENTS", "BACKGROUND", "CODE_VERSION", "DEADLINE", "ENGINE", "FACTORY", "FLOW", "HEALTH",
     "INPUTS", "METRICS", "NAME", "PORT", "PRIORITIES", "PRIORITY", "PROGRESS", "REASON", "REPORT",
-    "STRICT", "YES", "dry_run", "strict", "tags",
+    "STRICT", "UNDO_UNTIL", "YES", "dry_run", "strict", "tags",
 ]  # fmt: skip
 
 Decorator = Callable[[Callable[..., Any]], Any]
@@ -56,6 +56,11 @@ YES: Final = click.option("--yes", is_flag=True, help="Do not ask for confirmati
 
 def dry_run(printed: str) -> Decorator:
     return click.option("--dry-run", is_flag=True, help=f"Change nothing; print {printed}.")
+
+
+UNDO_UNTIL: Final = click.option("--undo-until", type=params.DURATION, metavar="DURATION",
+    help="Time from the end of the flow in which it can be undone, such as 30d. Until then, it is"
+    " not deleted.")  # fmt: skip
 
 
 def tags(help: str, kind: params.Parsed = params.TAG) -> Decorator:

@@ -27,7 +27,7 @@ from wbengine._cli import (
 )
 from wbengine._cli import context as contexts
 from wbengine.operations import _operation
-from wbengine.views import _flow_list
+from wbengine.views import _flow_list, _formatting
 
 if TYPE_CHECKING:
     from wbengine.engines.base import Engine
@@ -321,6 +321,8 @@ def _perform_all(
             operation = dataclasses.replace(operation, many=many)
         if selection.dry_run:
             rows = _editable(context, backend, rows, edits)
+            if operation.verb == "revert":
+                _note_refused_undo(context, backend, rows, partial)
 
         def edits_of(uuid: str) -> dict[str, Any] | None:
             given = edits(uuid)
@@ -359,6 +361,27 @@ def _editable(
     if reasons:
         context.printer.note(f"would refuse {len(reasons):,} flows: {reasons[0]}")
     return accepted
+
+
+def _note_refused_undo(
+    context: contexts.Context,
+    backend: persistence.Backend,
+    rows: Sequence[FlowRow],
+    is_partial: bool,
+) -> None:
+    """Print the number of complete flows that cannot be undone, and the reason of the first."""
+    refusals = []
+    for row in rows:
+        if row.state == states.SUCCESS:
+            try:
+                with standard_streams.aside():
+                    refusal = operations.plan_undo(backend, row.uuid).refusal(is_partial)
+            except Exception as error:  # The code of the user rebuilds the flow.
+                refusal = errors.line_of(error)
+            if refusal is not None:
+                refusals.append(f"{row.uuid}: {refusal}")
+    if refusals:
+        context.printer.note(f"would refuse {len(refusals):,} complete flows: {refusals[0]}")
 
 
 def _check_edits(backend: persistence.Backend, uuid: str, edits: Edits) -> None:
@@ -512,6 +535,7 @@ def _print_plan(
     context: contexts.Context, backend: persistence.Backend, uuid: str, operation: str
 ) -> int:
     plan = operations.plan(backend, uuid, operation)._asdict()
+    times: dict[str, str | None] = {}
     if operation == "revert" and operations.find(backend, uuid).state == states.SUCCESS:
         with (
             errors.failing(
@@ -519,8 +543,13 @@ def _print_plan(
             ),
             standard_streams.aside(),
         ):
-            plan.update(operations.plan_undo(backend, uuid)._asdict())
-    content = {"uuid": uuid, "dry_run": True, **plan}
+            undo = operations.plan_undo(backend, uuid)
+            plan.update(undo._asdict())
+            expired = plan.pop("expired")
+            times = {"undo_expired": _formatting.iso(expired)}
+            if expired is not None:
+                context.printer.note(f"flow {uuid} would not be reverted: {undo.refusal(True)}")
+    content = {"uuid": uuid, "dry_run": True, **plan, **times}
     context.printer.document(f"flow-{operation}/1", content)
     rows = [(_WOULD.get(key, key), name) for key, names in plan.items() for name in names]
     context.printer.table(("WOULD", "TASK"), rows, empty="No task would run or be reverted.")

@@ -40,6 +40,7 @@ __all__ = ["command"]
 @common_options.ENGINE
 @common_options.NAME
 @common_options.tags("Tag of the flow (repeatable); with := a number, boolean or time.")
+@common_options.UNDO_UNTIL
 @click.option("--flow-id", metavar="UUID", help="Uuid of the flow.", show_default="a new one")
 @click.option("--book", metavar="NAME", help="Logbook of the flow.", show_default="a new one")
 @click.option("--detach", is_flag=True,

@@ -39,6 +39,7 @@ __all__ = ["command"]
 @common_options.ARGUMENTS
 @common_options.NAME
 @common_options.tags("Tag of the flow (repeatable); with := a number, boolean or time.")
+@common_options.UNDO_UNTIL
 @common_options.PRIORITY
 @click.option("--queue", metavar="NAME", show_default="default",
     help="Queue of the flow (`wbengine serve --queue`).")  # fmt: skip

@@ -11,9 +11,10 @@ from typing import Any, Literal, NamedTuple
 from wbengine import states
 from wbengine._calls import invocation as calls
 from wbengine._tasks import commands
+from wbengine._text import timestamps
 from wbengine.persistence._step_notes import StepNote
 
-__all__ = ["UndoPlan", "effect_of_step", "effect_of_task", "plan"]
+__all__ = ["UndoPlan", "effect_of_step", "effect_of_task", "expired", "plan"]
 
 #: The field of `UndoPlan` that contains a task.
 Effect = Literal["revert", "none", "irreversible", "missing"]
@@ -26,18 +27,23 @@ class UndoPlan(NamedTuple):
     :ivar none: they have no `revert`, which counts as having no effect.
     :ivar irreversible: tasks with `irreversible`, whose effects remain.
     :ivar missing: steps that had a `revert` when they ran, which the present code lacks.
+    :ivar expired: Unix seconds until which the flow could be undone (`undo_until`), or None if it
+        still can.
     """
 
     revert: tuple[str, ...] = ()
     none: tuple[str, ...] = ()
     irreversible: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
+    expired: float | None = None
 
     def refusal(self, is_partial: bool) -> str | None:
         """Return why the flow is not reverted, or None.
 
         :param is_partial: whether effects of irreversible tasks may remain.
         """
+        if self.expired is not None:
+            return f"it could be undone until {timestamps.text_of(self.expired)} (undo_until)"
         if self.missing:
             return (
                 f"the code of this process has no revert of {_listed(self.missing)}, which had one"
@@ -51,12 +57,21 @@ class UndoPlan(NamedTuple):
         return None
 
 
-def plan(effects: Iterable[tuple[str, Effect]]) -> UndoPlan:
-    """Return the plan for these names with their effects."""
+def plan(effects: Iterable[tuple[str, Effect]], expired_at: float | None) -> UndoPlan:
+    """Return the plan for these names with their effects.
+
+    :param expired_at: `expired` of the result.
+    """
     names: dict[Effect, list[str]] = {"revert": [], "none": [], "irreversible": [], "missing": []}
     for name, effect in effects:
         names[effect].append(name)
-    return UndoPlan(*map(tuple, names.values()))
+    revert, none, irreversible, missing = map(tuple, names.values())
+    return UndoPlan(revert, none, irreversible, missing, expired_at)
+
+
+def expired(until: float | None, at: float) -> float | None:
+    """Return `until` if an undo at this time is too late, otherwise None. Unix seconds."""
+    return until if until is not None and until <= at else None
 
 
 def effect_of_task(task: Any) -> Effect:

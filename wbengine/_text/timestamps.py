@@ -9,7 +9,10 @@ from typing import Any, Final
 
 from wbengine._text import durations
 
-__all__ = ["ISO", "SCHEMA", "unix_seconds"]
+__all__ = ["ISO", "SCHEMA", "text_of", "unix_seconds"]
+
+#: The last second of the year 9999.
+_MAX_SECONDS: Final = 253_402_300_799.0
 
 _DAYS_OF_ALL_YEARS: Final = (
     "[1-9][0-9]{3}-(?:02-(?:0[1-9]|1[0-9]|2[0-8])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)"
@@ -24,6 +27,15 @@ ISO: Final = (
     "(?:T(?:[01][0-9]|2[0-3]):[0-5][0-9](?::[0-5][0-9](?:[.][0-9]{1,6})?)?"
     "(?:Z|[+-](?:0[0-9]|1[0-4]):[0-5][0-9])?)?"
 )
+
+
+def text_of(moment: float) -> str:
+    """Return Unix time as ISO 8601 in UTC, without fractions of a second.
+
+    >>> text_of(0.5)
+    '1970-01-01T00:00:00Z'
+    """
+    return f"{datetime.fromtimestamp(min(moment, _MAX_SECONDS), UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def _number(digits: int) -> str:

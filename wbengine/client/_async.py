@@ -49,6 +49,7 @@ class AsyncClient:
         debounce: tuple[str, float] | None = None,
         debounce_max: float | None = None,
         tags: Mapping[str, str | float | bool | datetime] | None = None,
+        undo_until: str | float | None = None,
     ) -> AsyncRemoteFlow:
         """Submit a flow, as `Client.submit`."""
         return AsyncRemoteFlow(
@@ -57,7 +58,7 @@ class AsyncClient:
                     factory, inputs=inputs, arguments=arguments, name=name, priority=priority,
                     queue=queue, fair_key=fair_key, fair_weight=fair_weight, eta=eta,
                     unique=unique, unique_for=unique_for, debounce=debounce,
-                    debounce_max=debounce_max, tags=tags,
+                    debounce_max=debounce_max, tags=tags, undo_until=undo_until,
                 )
             ),
             self,

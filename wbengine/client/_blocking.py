@@ -58,6 +58,7 @@ class Client:
         debounce: tuple[str, float] | None = None,
         debounce_max: float | None = None,
         tags: Mapping[str, str | float | bool | datetime] | None = None,
+        undo_until: str | float | None = None,
     ) -> RemoteFlow:
         """Submit a flow, as `engines.submit`. It is stored when this returns.
 
@@ -77,7 +78,7 @@ class Client:
                     factory, inputs=inputs, arguments=arguments, name=name, priority=priority,
                     queue=queue, fair_key=fair_key, fair_weight=fair_weight, eta=eta,
                     unique=unique, unique_for=unique_for, debounce=debounce,
-                    debounce_max=debounce_max, tags=tags,
+                    debounce_max=debounce_max, tags=tags, undo_until=undo_until,
                 )
             ),
             self,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from wbengine import _payloads, exceptions
 from wbengine import storage as storage_module
 from wbengine._introspection import object_names
+from wbengine._text import durations
 from wbengine.engines import _allowed, _async_run, _engine_kinds, _flow_factories, base
 from wbengine.engines._engine_kinds import ENGINE_DEFAULT, ENGINES_NAMESPACE, defaults
 from wbengine.engines._flow_inputs import JsonInputs
@@ -59,6 +60,7 @@ def load(
     inputs: Store = None,
     name: str | None = None,
     tags: Mapping[str, _tags.Value] | None = None,
+    undo_until: str | float | None = None,
     **options: Any,
 ) -> base.Engine:
     """Return an engine for `flow`, ready to run.
@@ -74,23 +76,27 @@ def load(
     remains in the backend or the book. A backend that is opened here is closed when the engine and
     its storage are deleted.
 
+    :param undo_until: time from the end of the new flow in SUCCESS in which it can be undone: '30d'
+        or seconds. Until then, retention and `prune` keep it. Default: no limit, and no protection.
     :raises NotFound: if the kind of engine or backend is unknown; or if `flow_detail` is not in the
         backend: its book must be saved first.
     :raises ValueError: if an option is unknown or its value is not allowed.
     :raises NotEncodable: if the backend cannot encode a value of `inputs`.
     :raises ValueError: if the name or a tag is too long, or a tag contains a character that is not
-        allowed; or if both a `flow_detail` and a name or tags are given.
+        allowed; if `undo_until` is invalid; or if both a `flow_detail` and a name, tags or
+        `undo_until` are given.
     :raises Duplicate: if two atoms have the same name.
     :raises NotAFlow: if `flow` is neither a flow nor a task.
     :raises CompilationFailure: if the flow is invalid.
     :raises TypeError: if another argument has a wrong type.
     """
-    record = _new_record(name, tags)
+    record = _new_record(name, tags, undo_until=undo_until)
     if flow_detail is None and _flow_factories.is_workflow(flow):
         record = _with_workflow_note(record, flow)
-    if flow_detail is not None and (name is not None or tags):
+    if flow_detail is not None and (name is not None or tags or undo_until is not None):
         raise ValueError(
-            "name= and tags= apply only to a new record: omit them if you pass flow_detail="
+            "name=, tags= and undo_until= apply only to a new record: omit them if you pass"
+            " flow_detail="
         )
     store = _inputs(store, inputs)
     return _load(flow, store, flow_detail, book, backend, namespace, engine, options, record)
@@ -101,6 +107,7 @@ class _NewRecord(NamedTuple):
 
     `no_factory`: why other processes cannot import the workflow, which then has no such note.
     `require_inputs`: reject a flow with missing inputs before it is stored.
+    `undo_seconds`: time from the end of the flow in which it can be undone.
     `payloads`: where large inputs are stored; None: where those of the backend are.
     """
 
@@ -111,6 +118,7 @@ class _NewRecord(NamedTuple):
     require_inputs: bool = False
     no_factory: str | None = None
     payloads: Payloads | None = None
+    undo_seconds: float | None = None
 
 
 def _with_workflow_note(record: _NewRecord, workflow: Any) -> _NewRecord:
@@ -128,12 +136,14 @@ def _new_record(
     uuid: str | None = None,
     make_note: _MakeNote | None = None,
     require_inputs: bool = False,
+    undo_until: str | float | None = None,
 ) -> _NewRecord:
     if name is not None and not (isinstance(name, str) and name):
         raise TypeError(f"name must be a non-empty str, got {name!r:.200}")
     object_names.check_length("The name of a flow", name or "")
     checked = _tags.check({} if tags is None else tags)
-    return _NewRecord(name, checked, uuid, make_note, require_inputs)
+    seconds = None if undo_until is None else durations.seconds_of(undo_until, "undo_until")
+    return _NewRecord(name, checked, uuid, make_note, require_inputs, undo_seconds=seconds)
 
 
 def _inputs(store: Store, inputs: Store) -> Store:
@@ -177,6 +187,8 @@ def _load(
                 detail.meta[models.FACTORY] = record.make_note(encodes=encodes)
             if record.no_factory is not None:
                 detail.meta[models.NO_FACTORY] = record.no_factory
+            if record.undo_seconds is not None:
+                detail.meta[models.UNDO_UNTIL] = record.undo_seconds
             if record.tags:
                 detail.meta[_tags.GIVEN] = dict(record.tags)
             if open_backend is not None and kind != ENGINE_DEFAULT:
@@ -323,6 +335,7 @@ def load_from_factory(
     inputs: Store = None,
     name: str | None = None,
     tags: Mapping[str, _tags.Value] | None = None,
+    undo_until: str | float | None = None,
     require_inputs: bool = False,
     **options: Any,
 ) -> base.Engine:
@@ -339,7 +352,7 @@ def load_from_factory(
     :raises TypeError: if an argument does not fit an annotation of the factory; also as `load`.
     """
     flow, record = _made(
-        flow_factory, factory_args, factory_kwargs, uuid, name, tags, require_inputs
+        flow_factory, factory_args, factory_kwargs, uuid, name, tags, require_inputs, undo_until
     )
     store = _inputs(store, inputs)
     return _load(flow, store, None, book, backend, namespace, engine, options, record)
@@ -353,13 +366,16 @@ def load_submitted(
     uuid: str | None,
     name: str | None,
     tags: Mapping[str, _tags.Value] | None,
+    undo_until: str | float | None,
     payloads: Payloads | None,
 ) -> base.Engine:
     """Do the same as `load_from_factory` without a backend, for a flow that is stored later.
 
     :param payloads: where large inputs are stored; None: in the record.
     """
-    flow, record = _made(flow_factory, factory_args, factory_kwargs, uuid, name, tags, True)
+    flow, record = _made(
+        flow_factory, factory_args, factory_kwargs, uuid, name, tags, True, undo_until
+    )
     record = record._replace(payloads=payloads)
     engine = _load(flow, inputs, None, None, None, ENGINES_NAMESPACE, ENGINE_DEFAULT, {}, record)
     engine.storage.payloads = payloads
@@ -386,6 +402,7 @@ def _made(
     name: str | None,
     tags: Mapping[str, _tags.Value] | None,
     require_inputs: bool,
+    undo_until: str | float | None,
 ) -> tuple[Any, _NewRecord]:
     """Return a new flow, and the data for its record."""
     if uuid is not None:
@@ -394,7 +411,7 @@ def _made(
     args, kwargs = _flow_factories.read_arguments(path, factory_args, factory_kwargs)
     flow = _flow_factories.make(path, args, kwargs)
     make_note = functools.partial(_flow_factories.note, path, args, kwargs)
-    return flow, _new_record(name, tags, uuid, make_note, require_inputs)
+    return flow, _new_record(name, tags, uuid, make_note, require_inputs, undo_until)
 
 
 def flow_from_detail(flow_detail: models.FlowDetail, flows: _allowed.Flows = None) -> Any:

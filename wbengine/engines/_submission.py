@@ -303,6 +303,7 @@ class _CommonOptions(TypedDict, total=False):
     eta: datetime | float | None
     unique_for: str | float | None
     tags: Mapping[str, _tags.Value] | None
+    undo_until: str | float | None
     board: Board
     connection: Any
 
@@ -358,6 +359,7 @@ def submit(
     debounce: tuple[str, float] | None = None,
     debounce_max: float | None = None,
     tags: Mapping[str, _tags.Value] | None = None,
+    undo_until: str | float | None = None,
     board: Board = None,
     connection: Any = None,
 ) -> FlowHandle:
@@ -383,6 +385,9 @@ def submit(
         the key replace this flow, with the same uuid, and its start; after a conductor has claimed
         its job, they create a new flow. Its queue, priority and key are replaced, too.
     :param debounce_max: seconds from the first submission that replacements do not exceed.
+    :param undo_until: time from the end of the flow in SUCCESS in which it can be undone: '30d' or
+        seconds. Until then, retention and `operations.prune` keep it. Default: no limit, and no
+        protection.
     :param connection: a Connection or Session of SQLAlchemy, or a connection of psycopg, sqlite3 or
         Django, to the database of `backend`, in whose present transaction the flow and its job are
         written: they exist if you commit it. The job must be in the database of the flow.
@@ -410,6 +415,7 @@ def submit(
         fair_key=fair_key,
         fair_weight=fair_weight,
         tags=tags,
+        undo_until=undo_until,
         unique=None if unique is None else [unique],
         unique_for=unique_for,
     )
@@ -458,6 +464,7 @@ async def asubmit(
     debounce: tuple[str, float] | None = None,
     debounce_max: float | None = None,
     tags: Mapping[str, _tags.Value] | None = None,
+    undo_until: str | float | None = None,
     board: Board = None,
     connection: Any = None,
 ) -> FlowHandle:
@@ -485,6 +492,7 @@ async def asubmit(
         fair_key=fair_key,
         fair_weight=fair_weight,
         tags=tags,
+        undo_until=undo_until,
         unique=None if unique is None else [unique],
         unique_for=unique_for,
     )
@@ -546,6 +554,7 @@ def submit_many(
     unique: Iterable[str] | None = None,
     unique_for: str | float | None = None,
     tags: Mapping[str, _tags.Value] | None = None,
+    undo_until: str | float | None = None,
     board: Board = None,
     connection: Any = None,
 ) -> list[FlowHandle]:
@@ -573,6 +582,7 @@ def submit_many(
         fair_key=fair_key,
         fair_weight=fair_weight,
         tags=tags,
+        undo_until=undo_until,
         unique=unique,
         unique_for=unique_for,
     )
@@ -608,6 +618,7 @@ def _new_flows(
     fair_key: str | None,
     fair_weight: float | None,
     tags: Mapping[str, _tags.Value] | None,
+    undo_until: str | float | None,
     unique: Iterable[str] | None,
     unique_for: str | float | None,
     uuid: str | None = None,
@@ -621,7 +632,8 @@ def _new_flows(
     for flow_inputs in all_flow_inputs:
         new = new_flow(
             flow_factory, factory_args, factory_kwargs,
-            inputs=flow_inputs, name=name, tags=tags, uuid=uuid, payloads=payloads,
+            inputs=flow_inputs, name=name, tags=tags, undo_until=undo_until, uuid=uuid,
+            payloads=payloads,
         )  # fmt: skip
         flows.append((new.detail, new_book(new.detail)))
         values.append(new.inputs)
@@ -834,6 +846,7 @@ def new_flow(
     uuid: str | None = None,
     flows: _allowed.AllowedFlows | None = None,
     payloads: Payloads | None,
+    undo_until: str | float | None = None,
 ) -> NewFlow:
     """Return the record of a new flow that a conductor can run, not stored yet.
 
@@ -846,7 +859,9 @@ def new_flow(
     if flows is not None:
         flows.load(str(flow_factory))
     path, args = importable_factory(flow_factory, factory_args, factory_kwargs)
-    engine = _loading.load_submitted(path, args, factory_kwargs, inputs, uuid, name, tags, payloads)
+    engine = _loading.load_submitted(
+        path, args, factory_kwargs, inputs, uuid, name, tags, undo_until, payloads
+    )
     all_inputs = engine.storage.fetch_all()
     return NewFlow(engine.storage.flow_detail, all_inputs, _fair_key_of(engine.flow, all_inputs))
 

@@ -16,8 +16,11 @@ from wbengine.persistence._step_notes import StepNote
 __all__ = ["plan"]
 
 
-def plan(code: plan_module.Plan, flow: models.FlowDetail) -> undo_plan.UndoPlan:
-    """Return what a reversion of the complete flow undoes, in the order of the flow."""
+def plan(code: plan_module.Plan, flow: models.FlowDetail, at: float) -> undo_plan.UndoPlan:
+    """Return what a reversion of the complete flow undoes, in the order of the flow.
+
+    :param at: time of the request in Unix seconds.
+    """
     atoms: dict[str, models.AtomDetail] = {}
     steps = defaultdict[tuple[str, int], list[tuple[models.AtomDetail, StepNote]]](list)
     for record in flow:
@@ -42,4 +45,4 @@ def plan(code: plan_module.Plan, flow: models.FlowDetail) -> undo_plan.UndoPlan:
             effect = undo_plan.effect_of_step(note, task, step.state)
             if effect is not None:
                 effects.append((step.name, effect))
-    return undo_plan.plan(effects)
+    return undo_plan.plan(effects, undo_plan.expired(flow.undo_until, at))

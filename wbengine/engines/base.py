@@ -387,7 +387,7 @@ class Engine(abc.ABC):
             ) as error:
                 refusal = str(error)
         if refusal is None and command.what == _commands.REVERT:
-            refusal = self._undo_refusal(command.partial)
+            refusal = self._undo_refusal(command.partial, command.at)
         try:
             if refusal is None and command.what == _commands.REVERT:
                 owner, flow = _commands.parent_in(command.by), storage.flow_detail
@@ -1282,27 +1282,30 @@ class Engine(abc.ABC):
             `irreversible`.
         :raises InvalidState: before `prepare`, while the flow runs, in other states, if a complete
             flow cannot be undone (see `partial`; or this code has no `revert` of a step that had
-            one), or if another engine ended the flow after this engine read it. In these cases
-            nothing is changed.
+            one; or the time of `undo_until` has passed), or if another engine ended the flow after
+            this engine read it. In these cases nothing is changed.
         :raises FlowBusy: if another engine runs the flow (see `prepare`).
         """
         self._compiled("reverted")
 
         def begin() -> None:
-            if (refusal := self._undo_refusal(partial)) is not None:
+            if (refusal := self._undo_refusal(partial, self._clock.time())) is not None:
                 raise _ownership.StateRefused(refusal)
             self._begin_revert(_commands.FlowCommand(_commands.REVERT, reason).describe(), reason)
 
         self._change("reverted", begin, self._check_reverts)
 
-    def _undo_refusal(self, is_partial: bool) -> str | None:
-        """Return why a complete flow is not reverted, or None."""
+    def _undo_refusal(self, is_partial: bool, at: float) -> str | None:
+        """Return why a complete flow is not reverted, or None.
+
+        :param at: time of the request in Unix seconds.
+        """
         if self._storage.get_flow_state() != states.SUCCESS:
             return None
         if next(iter(self._compiled("reverted").plan.atoms()), None) is None:
             refusal: str | None = "there is nothing to revert: it has no tasks"
         else:
-            refusal = self.plan_undo().refusal(is_partial)
+            refusal = self._plan_undo(at).refusal(is_partial)
         return None if refusal is None else f"Flow {self._storage.flow_uuid} is complete: {refusal}"
 
     def plan_undo(self) -> UndoPlan:
@@ -1310,9 +1313,12 @@ class Engine(abc.ABC):
 
         :raises InvalidState: before `compile`.
         """
+        return self._plan_undo(self._clock.time())
+
+    def _plan_undo(self, at: float) -> UndoPlan:
         from wbengine.engines import _undoing  # not for other runs
 
-        return _undoing.plan(self._compiled("planned").plan, self._flow_detail)
+        return _undoing.plan(self._compiled("planned").plan, self._flow_detail, at)
 
     def _check_reverts(self, state: str) -> None:
         refusal = self._refusal_to_revert(state) or self._fork_refusal(_commands.REVERT)

@@ -11,7 +11,7 @@ from wbengine import engines, exceptions, states
 from wbengine._payloads import checking
 from wbengine._security import keys
 from wbengine.engines import _loading
-from wbengine.operations import _backends, _changing
+from wbengine.operations import _backends, _changing, _requesting
 from wbengine.persistence import (
     _commands,
     _forks,
@@ -97,6 +97,7 @@ def fork(
             refusal = _commands.refusal(_commands.REVERT, uuid, detail.state)
             if refusal is not None:
                 raise exceptions.InvalidState(refusal)
+            _requesting.check_undo_time(detail, revert.at)
         outline = connection.get_outline(uuid)
         if outline is None:
             raise exceptions.InvalidState(f"Flow {uuid} has never run: there is nothing to inherit")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Final
 
 from wbengine import exceptions, states
+from wbengine._text import timestamps
 from wbengine.operations import _suspend_and_cancel
 from wbengine.persistence import _owners, base
 
@@ -49,41 +50,64 @@ def prune(
     states: Collection[str] = ENDED,
     batch: int = 100,
     dry_run: bool = False,
+    undoable: bool = False,
+    on_kept: Callable[[base.FlowRow, str], object] | None = None,
 ) -> Iterator[base.FlowRow]:
     """Delete the flows that were last written before a time (Unix seconds), and yield them.
 
     Expired keys of deleted flows (`engines.submit(unique_for=...)`) are deleted, too.
 
     Flows that an engine runs, has run since they were listed, or has to run again (`request`) are
-    skipped, and so are children of flows that have not ended.
+    skipped. Kept are also flows that can be undone (`undo_until`), children of stored flows, and
+    originals of stored forks that own their results: a reversion may need them.
 
     :param batch: number of flows that are read together.
     :param dry_run: yield the flows without deleting them.
+    :param undoable: also delete flows that can be undone. This cannot be reversed.
+    :param on_kept: called with each old flow that is kept for a reversion, and the reason.
     """
+    deleted = set[str]()
     after: str | None = None
     while True:
         with contextlib.closing(backend.get_connection()) as connection:
             page = connection.list_flows(
                 states=states, newest_first=False, limit=batch, after=after
             )
-            unfinished = connection.unfinished_parents(page.flows)
+            needed = connection.dependents(page.flows)
+            now = connection.now()
             for row in page.flows:
                 if row.created is not None and row.created >= before:
                     page = page._replace(after=None)  # All later flows are newer.
                     break
-                if row.parent in unfinished or not _is_old(row, before):
+                if not _is_old(row, before):
+                    continue
+                until = None if undoable else row.undo_until
+                reason = _need(until, now, needed.get(row.uuid, set()) - deleted)
+                if reason is not None:
+                    if on_kept is not None:
+                        on_kept(row, reason)
                     continue
                 try:
                     if not dry_run:
                         _delete_flow(connection, row, base.Removable(states, before))
                 except (exceptions.FlowBusy, exceptions.InvalidState, exceptions.NotFound):
                     continue  # another process ran or deleted it since it was listed
+                deleted.add(row.uuid)
                 yield row
             if page.after is None or page.after == after:
                 if not dry_run:
                     connection.delete_expired_keys()
                 return
         after = page.after
+
+
+def _need(undo_until: float | None, now: float, dependents: Collection[str]) -> str | None:
+    """Return why an undo needs a flow, or None."""
+    if undo_until is not None and now < undo_until:
+        return f"it can be undone until {timestamps.text_of(undo_until)}"
+    if dependents:
+        return f"the undo of flow {min(dependents)} may need it"
+    return None
 
 
 def _is_old(row: base.FlowRow, before: float) -> bool:

@@ -7,13 +7,14 @@ import time
 from typing import NamedTuple
 
 from wbengine import exceptions, states
+from wbengine._runtime import undo_plan
 from wbengine.engines import _preparation
 from wbengine.operations import _backends, _suspend_and_cancel
 from wbengine.persistence import _commands, _owners, base, models
 from wbengine.persistence._edits import Edits
 from wbengine.types import codec
 
-__all__ = ["Edits", "Requested", "request"]
+__all__ = ["Edits", "Requested", "check_undo_time", "request"]
 
 
 class Requested(NamedTuple):
@@ -57,7 +58,8 @@ def request(
         conductor does not revert it, and its history contains the reason.
     :raises NotFound: if the flow does not exist, or has no such input or task.
     :raises InvalidState: if the flow was not submitted, or its state does not allow the operation;
-        or if a complete task has used an input that `edits` replaces.
+        if the flow is to be reverted after the time of `undo_until`; or if a complete task has used
+        an input that `edits` replaces.
     :raises FlowBusy: if an engine runs a flow that is to be resumed or retried.
     :raises ValueError: if the operation is unknown.
     """
@@ -80,6 +82,8 @@ def request(
                 f" operations.{operation}"
             )
         state = detail.state or states.PENDING
+        if operation == _commands.REVERT:
+            check_undo_time(detail, command.at)
         _check(connection, detail, command)
         if edits:
             check_edits(connection, uuid, edits)
@@ -87,6 +91,17 @@ def request(
     assert pending is not None  # a request is never a withdrawal
     is_new = pending.at == command.at and pending.by == by and pending.reason == reason
     return Requested(operation, pending.reason, pending.by, pending.at, is_new, state)
+
+
+def check_undo_time(detail: models.FlowDetail, at: float) -> None:
+    """Check that a flow can be undone at this time (Unix seconds).
+
+    :raises InvalidState: if it is complete, and the time of `undo_until` has passed.
+    """
+    late = undo_plan.expired(detail.undo_until, at)
+    if late is not None:
+        reason = undo_plan.UndoPlan(expired=late).refusal(is_partial=True)
+        raise exceptions.InvalidState(f"Flow {detail.uuid} is complete: {reason}")
 
 
 def _check(

@@ -280,7 +280,8 @@ def copy_of(
 
 #: Keys in the `meta` of a flow that its forks have, too.
 _KEPT_KEYS: Final = (
-    models.FACTORY, models.ENGINE, models.SUBMITTED, _tags.GIVEN, _tags.CHANGED, "store",
+    models.FACTORY, models.ENGINE, models.SUBMITTED, models.UNDO_UNTIL, _tags.GIVEN, _tags.CHANGED,
+    "store",
 )  # fmt: skip
 
 

@@ -210,6 +210,17 @@ def why_suspended(history: tuple[Change, ...]) -> str | None:
     return None
 
 
+def undo_until(state: str | None, history: tuple[Change, ...], seconds: object) -> float | None:
+    """Return the time until which a flow in SUCCESS can be undone, or None.
+
+    :param seconds: the seconds from the end of the flow; another type: there is no limit.
+    """
+    if state != states.SUCCESS or not isinstance(seconds, int | float):
+        return None
+    end = entered_at(history)
+    return None if end is None else end + seconds
+
+
 def entered_at(history: tuple[Change, ...]) -> float | None:
     """Return the time at which the flow entered its state.
 

@@ -198,6 +198,8 @@ class FlowRow(NamedTuple):
     :ivar step_counts: number of steps by state, in the latest attempt of each workflow.
     :ivar queue: the queue of a flow that was submitted to conductors, or None.
     :ivar paused_by: patterns of the pauses of task types for which the flow is or was parked.
+    :ivar parent: the flow that started this one as a child, or None.
+    :ivar undo_until: see `FlowDetail.undo_until`.
     """
 
     uuid: str
@@ -221,6 +223,7 @@ class FlowRow(NamedTuple):
     queue: str | None = None
     paused_by: tuple[str, ...] = ()
     parent: str | None = None
+    undo_until: float | None = None
 
     @property
     def submitted(self) -> bool:

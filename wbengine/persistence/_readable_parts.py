@@ -29,7 +29,7 @@ _READABLE_KEYS: Final = frozenset({
     models.LOG_LEVEL, models.MADE_BY, models.META_INJECTED_MAC, models.OF_TASK, models.RETRY_AT,
     models.STARTS_AT, models.SETTLED, models.FIRST_START, models.DROPPED, models.PARENT,
     models.CHILD, models.FORKED_FROM, models.FORKS, models.HELD, models.INHERITED,
-    models.REVERTED_BY, models.REVERTED_FOR,
+    models.REVERTED_BY, models.REVERTED_FOR, models.UNDO_UNTIL,
 })  # fmt: skip
 _READABLE_OF_FAILURES: Final = ("exc_type_names", "version")
 _READABLE_REASONS: Final = (None, _history.PARKED, _history.BLOCKED)

@@ -191,15 +191,25 @@ class Connection(abc.ABC):
         :raises InvalidState: if the flow does not meet the other conditions.
         """
 
-    def unfinished_parents(self, rows: Iterable[FlowRow]) -> Collection[str]:
-        """Return the parents of these flows that have not ended: they need their children."""
-        parents = self.flow_records({row.parent for row in rows if row.parent is not None})
-        return {uuid for uuid, flow in parents.items() if flow.state not in states.FLOW_ENDED}
+    def dependents(self, rows: Iterable[FlowRow]) -> dict[str, set[str]]:
+        """Return the flows whose reversion may need one of these flows, by uuid of the latter.
+
+        These are its parent and the forks that own its results, if the store contains them. Flows
+        that no other flow needs are omitted.
+        """
+        dependents = {
+            uuid: {fork["flow"] for fork in flow.forks if fork.get("own")}
+            | ({flow.parent} if flow.parent is not None else set())
+            for uuid, flow in self.flow_records([row.uuid for row in rows]).items()
+        }
+        stored = set(self.marks(set[str]().union(*dependents.values())))
+        return {uuid: found for uuid, flows in dependents.items() if (found := flows & stored)}
 
     def ended_flows(self, before: Mapping[str, float], limit: int) -> list[EndedFlow]:
         """Return ended flows that were last written before a time, the earliest end first.
 
-        Flows with a command, flows that an engine runs, and children of unfinished flows are left
+        The end of a flow in SUCCESS is the time until which it can be undone, if it has such a
+        limit. Flows with a command, flows that an engine runs, and flows with `dependents` are left
         out.
 
         :param before: Unix seconds by state, for the states of which flows are returned.
@@ -207,12 +217,12 @@ class Connection(abc.ABC):
         Cost: SQL stores read an index, and only about `limit` flows.
         """
         page = self.list_flows(states=before, newest_first=False, limit=sys.maxsize).flows
-        unfinished = self.unfinished_parents(page)
+        needed = self.dependents(page)
         flows = [
-            (row.updated or 0.0, EndedFlow(row.uuid, row.state, row.book_uuid))
+            (end, EndedFlow(row.uuid, row.state, row.book_uuid))
             for row in page
-            if (row.updated or 0.0) < before[row.state]
-            and not (row.command or row.lease or row.parent in unfinished)
+            if (end := max(row.updated or 0.0, row.undo_until or 0.0)) < before[row.state]
+            and not (row.command or row.lease or row.uuid in needed)
         ]
         return [flow for _, flow in sorted(flows)[:limit]]
 

@@ -65,6 +65,7 @@ __all__ = [
     "PUBLISHED",
     "STEP",
     "UNDONE",
+    "UNDO_UNTIL",
     "SUBMITTED",
     "PAUSED_BY",
     "PERMIT_UNITS",
@@ -137,6 +138,8 @@ SUBMITTED: Final = "submitted"
 CANCELLED: Final = "cancelled"
 UNDONE: Final = "undone"
 WAITS_FOR: Final = "waits_for"
+#: Key in the `meta` of a flow: the seconds from its end in SUCCESS in which it can be undone.
+UNDO_UNTIL: Final = "undo_until"
 #: Maximum number of names of tasks whose effects remain after a flow was undone.
 _MAX_REMAINING: Final = 100
 #: Key in the `meta` of a flow: patterns of the pauses for which it is parked.
@@ -1090,6 +1093,14 @@ class FlowDetail(_Named):
         """Record the cancellation. The engine that runs the flow then reverts it."""
         self.meta[CANCELLED] = {"at": at, "reason": reason}
         self.history = history.with_change(self.history, Change(states.CANCELLING, at, reason))
+
+    @property
+    def undo_until(self) -> float | None:
+        """Unix seconds until which the flow, which is in SUCCESS, can be undone.
+
+        None: it is in another state, or has no limit.
+        """
+        return history.undo_until(self.state, self.history, self.meta_value(UNDO_UNTIL))
 
     @property
     def is_undone(self) -> bool:

@@ -38,6 +38,9 @@ GIVEN: Final = "tags"
 #: Name of the parent of a child flow in the index of tags, and its key in `meta`. It is no tag.
 PARENT: Final = "\x1fparent"
 _PARENT_NOTE: Final = "parent"
+#: Name of the original flow of a fork that owns its results, as `PARENT`.
+OWNED: Final = "\x1fowned"
+_FORK_NOTE: Final = "forked_from"
 CHANGED: Final = "run_tags"
 
 MAX_TAGS: Final = 32
@@ -327,17 +330,26 @@ def index_of(meta: Mapping[str, Any], *, given: bool) -> list[Indexed]:
             except ValueError:
                 continue
             indexed.append(Indexed(key, *_index_value(checked), is_given))
-    parent = parent_in(meta) if given else None
-    if parent is not None:
-        indexed.append(Indexed(PARENT, TEXT, parent, None, True))
+    flows = {PARENT: parent_in(meta), OWNED: _original_in(meta)} if given else {}
+    indexed += [
+        Indexed(name, TEXT, flow, None, True) for name, flow in flows.items() if flow is not None
+    ]
     return indexed
 
 
 def parent_in(meta: Mapping[str, Any]) -> str | None:
     """Return the uuid of the parent in the `meta` of a flow, or None."""
-    note = meta.get(_PARENT_NOTE)
-    parent = note.get("flow") if isinstance(note, Mapping) else None
-    return parent if isinstance(parent, str) and len(parent) <= MAX_TEXT_LENGTH else None
+    return _flow_in(meta.get(_PARENT_NOTE))
+
+
+def _original_in(meta: Mapping[str, Any]) -> str | None:
+    note = meta.get(_FORK_NOTE)
+    return _flow_in(note) if isinstance(note, Mapping) and note.get("own") is True else None
+
+
+def _flow_in(note: object) -> str | None:
+    flow = note.get("flow") if isinstance(note, Mapping) else None
+    return flow if isinstance(flow, str) and len(flow) <= MAX_TEXT_LENGTH else None
 
 
 def _index_value(value: Value) -> tuple[str, str, float | None]:

@@ -103,6 +103,15 @@ _Tags = Annotated[
     ),
 ]
 
+_UndoUntil = Annotated[
+    float | str | None,
+    op.Parameter(
+        "The time from the end of the flow in which it can be undone: seconds, or a duration such"
+        " as `30d`. Until then, it is not deleted.",
+        {"type": ["number", "string"]},
+    ),
+]
+
 
 @op.operation(
     role=op.OPERATOR,
@@ -127,6 +136,7 @@ def submit(
     debounce_for: _DebounceFor = None,
     debounce_max: _DebounceMax = None,
     tags: _Tags = None,
+    undo_until: _UndoUntil = None,
 ) -> dict[str, Any]:
     """Submit a new flow to the conductors (`wbengine serve`).
 
@@ -155,6 +165,7 @@ def submit(
             debounce=_debounce_keys.pair(debounce_key, debounce_for),
             debounce_max=debounce_max,
             tags=given,
+            undo_until=undo_until,
         )
     return {"uuid": handle.id, "state": handle.state}
 

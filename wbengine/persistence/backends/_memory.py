@@ -485,6 +485,7 @@ class MemoryConnection(base.Connection):
             _listing.queue_of(flow.meta_value(models.SUBMITTED)),
             flow.paused_by,
             flow.parent,
+            flow.undo_until,
         )
 
     def acquire_lease(

@@ -326,6 +326,7 @@ def _row(
         _listing.queue_of(meta.get(models.SUBMITTED)),
         _pauses.patterns_of(meta.get(models.PAUSED_BY)),
         _tags.parent_in(meta),
+        history.undo_until(row["state"], changes, meta.get(models.UNDO_UNTIL)),
     )
 
 

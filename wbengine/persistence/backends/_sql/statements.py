@@ -83,14 +83,15 @@ class Statements:
         # The snapshot of a transaction with several keys is older than the last of their flows.
         latest = " LOCK IN SHARE MODE" if dialect == dialects.MYSQL else ""
         self.flow_state = sa.text(f"SELECT state, wish FROM {_FLOWS} {flow}{latest}")
+        end = f"{now} + :undo_seconds"
         self.put_flow = _upsert(
             dialect,
             rows.FLOW,
             *("book_uuid", "created", "birth", "lease_epoch", "updated", "ended"),
             updated=now,
             # A copy of a flow that ended earlier keeps this time.
-            ended=f"CASE WHEN {has_ended} AND :entered < {now} THEN :entered"
-            f" WHEN {has_ended} THEN {now} END",
+            ended=f"CASE WHEN {has_ended} AND :entered < {end} THEN :entered"
+            f" WHEN {has_ended} THEN {end} END",
         )
         self.put_tags = put_tags(dialect)
         self.delete_tags = sa.text(
@@ -121,8 +122,8 @@ class Statements:
         # First, because MySQL compares with the new `state` after its assignment. A write without a
         # change of the state, such as that of a note, is not another end.
         ended = (
-            f"ended = CASE WHEN {has_ended} AND state = :state THEN COALESCE(ended, {now})"
-            f" WHEN {has_ended} THEN {now} END"
+            f"ended = CASE WHEN {has_ended} AND state = :state THEN COALESCE(ended, {end})"
+            f" WHEN {has_ended} THEN {end} END"
         )
         write = f"UPDATE {_FLOWS} SET {ended}, {', '.join(assignments)}, updated = {now}"
         self.write_ours = sa.text(f"{write} {owned_flow}")
@@ -169,16 +170,20 @@ class Statements:
             f" AND COALESCE(state, '{states.PENDING}') IN :states"
             " AND COALESCE(updated, created) < :before AND wish IS NULL"
         ).bindparams(sa.bindparam("states", expanding=True))
-        awaited = (
+        is_child = (
             f"EXISTS (SELECT 1 FROM {_TAGS} t JOIN {_FLOWS} p ON p.uuid = t.text"
-            f" WHERE t.flow_id = {_FLOWS}.id AND t.name = '{_tags.PARENT}'"
-            f" AND COALESCE(p.state, '') NOT IN ({ended_states}))"
+            f" WHERE t.flow_id = {_FLOWS}.id AND t.name = '{_tags.PARENT}')"
         )
-        #: Deletable flows by state and time of their end. Unfinished parents need their children.
+        is_forked = (
+            f"EXISTS (SELECT 1 FROM {_TAGS} t"
+            f" WHERE t.name = '{_tags.OWNED}' AND t.text = {_FLOWS}.uuid)"
+        )
+        #: Deletable flows by state and time of their end. The reversion of parents needs their
+        #: children, and that of forks the children of their originals.
         self.expired = {
             state: f"SELECT uuid, state, book_uuid, ended FROM {_FLOWS} WHERE state = '{state}'"
             f" AND ended < :{state} AND COALESCE(updated, created) < :{state} AND wish IS NULL"
-            f" AND {free} AND NOT {awaited} ORDER BY ended LIMIT :most"
+            f" AND {free} AND NOT {is_child} AND NOT {is_forked} ORDER BY ended LIMIT :most"
             for state in states.FLOW_ENDED
         }
         self.destroy_job = sa.text(f"DELETE FROM {_JOBS} WHERE uuid = :flow_uuid")

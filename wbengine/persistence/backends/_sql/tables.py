@@ -89,7 +89,8 @@ FLOWS: Final = sa.Table(
     # In Unix seconds: creation of the record and latest write of the row.
     sa.Column("created", sa.Double, nullable=False, server_default="0"),
     sa.Column("updated", sa.Double),
-    # Time at which the flow entered its final state, in Unix seconds (NULL: not ended).
+    # Time at which the flow entered its final state, in Unix seconds (NULL: not ended); or the time
+    # until which a flow in SUCCESS can be undone, if it has such a limit.
     sa.Column("ended", sa.Double),
     # First resend of a task in Unix seconds (NULL: none).
     sa.Column("resent_at", sa.Double),

@@ -577,8 +577,10 @@ def write_new_books(
 def _flow_row(flow: models.FlowDetail, book_uuid: str | None) -> rows.Row:
     row = rows.FLOW.row(_trees.tree_of(flow))
     insert_only = {"book_uuid": book_uuid, "birth": secrets.randbits(62), "lease_epoch": flow.epoch}
-    entered = _history.entered_at(flow.history)
-    return {**row, "created": flow.created or 0.0, "entered": entered, **insert_only}
+    entered, until = _history.entered_at(flow.history), flow.undo_until
+    seconds = 0.0 if until is None or entered is None else until - entered
+    times = {"created": flow.created or 0.0, "entered": until or entered, "undo_seconds": seconds}
+    return {**row, **times, **insert_only}
 
 
 def _batch_number(lease: _leases.Lease) -> int:
