@@ -8,7 +8,7 @@ PAGES = (
     "/", "/workers", "/queues", "/metrics", "/api/v1/flows", "/api/v1/workers", "/api/v1/queues",
     "/api/v1/requests", "/queues/dead", "/stream/flows", "/stream/workers", "/schedules",
     "/api/v1/schedules", "/pauses", "/limits", "/api/v1/limits", "/jobs", "/api/v1/jobs",
-    "/api/v1/status", "/api/v1/pauses",
+    "/api/v1/status", "/api/v1/pauses", "/api/v1/jobs/default/keys",
 )  # fmt: skip
 
 

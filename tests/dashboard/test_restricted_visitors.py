@@ -675,6 +675,13 @@ def test_visitor_with_queues_sees_only_these_queues(sold: Shop) -> None:
 
         names = [each["name"] for each in get("rita", "/api/v1/jobs").json()["jobs"]]
         assert names == ["reports"]
+        keys = get("rita", "/api/v1/jobs/reports/keys").json()
+        assert keys["schema"] == "wbengine/job-keys/1" and keys["queue"] == "reports"
+        shown = [(key["key"], key["waiting"]) for key in keys["keys"]]
+        assert shown == [("key-reports token=***", 1)]
+        assert get("rita", "/api/v1/jobs/mails/keys").status_code == 404
+        assert get("tina", "/api/v1/jobs/reports/keys").status_code == 403
+        assert get("ann", "/api/v1/jobs/mails/keys").json()["keys"][0]["waiting"] == 1
         assert "key-mails" not in get("rita", "/jobs?queue=mails").text
         page = get("rita", "/jobs").text
         assert "mails" not in page and "/jobs/pause" not in page and 'href="/jobs"' in page

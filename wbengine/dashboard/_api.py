@@ -18,8 +18,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from wbengine import states
+from wbengine import exceptions, states
 from wbengine._configuration import named_options
+from wbengine._introspection import object_names
 from wbengine._limits import usage
 from wbengine.dashboard import (
     _bulk_views,
@@ -46,6 +47,8 @@ __all__ = ["READS", "Api", "Read"]
 
 _MAX_LINES: Final = 5000
 _MAX_NAMES: Final = 1000
+#: Fair keys of a queue.
+_DEFAULT_KEYS: Final = 100
 #: Results of tasks in a page.
 _DEFAULT_VALUES: Final = 100
 _MAX_VALUES: Final = 500
@@ -324,6 +327,13 @@ READS: Final[Mapping[str, Read]] = {
         _PAGE_OF_NAMES,
         {"jobs": {"type": "array", "items": {"type": "object"}}},
     ),
+    "job_keys": Read(
+        "jobs/{queue}/keys",
+        "job-keys",
+        "List the fair keys of the flows in a queue, those with most waiting flows first.",
+        {"limit": _limit(_DEFAULT_KEYS, _MAX_NAMES)},
+        {"queue": _TEXT, "keys": {"type": "array", "items": {"type": "object"}}},
+    ),
     "workers": Read("workers", "workers", "List the workers by name.", _PAGE_OF_NAMES),
     "queues": Read("queues", "queues", "List the queues of requests by name.", _PAGE_OF_NAMES),
     "requests": Read(
@@ -515,6 +525,16 @@ class Api:
 
     def jobs(self, request: Request) -> dict[str, Any]:
         return _page(request, "jobs", _job_pages.queues(request, self._state))
+
+    def job_keys(self, request: Request) -> dict[str, Any]:
+        queue = str(request.path_params["queue"])
+        names = [each.name for each in _job_pages.queues(request, self._state)]
+        if queue not in names:
+            near = object_names.hint(queue, names)
+            raise exceptions.NotFound(f"there is no queue of flows {queue!r:.80}{near}")
+        limit = _http_errors.limit(request, _DEFAULT_KEYS, _MAX_NAMES)
+        keys = _job_pages.keys(self._state, queue, limit)
+        return {"queue": queue, "keys": [key.to_dict() for key in keys]}
 
     def events(self, request: Request) -> dict[str, Any]:
         """Return a page of events, oldest first. Start a stream of later events at `cursor`."""

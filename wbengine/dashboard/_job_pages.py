@@ -16,7 +16,7 @@ from wbengine.persistence._pauses import MAX_REASON_CHARACTERS
 from wbengine.persistence._restricted import RestrictedBackend
 from wbengine.views.redaction import redacted
 
-__all__ = ["JobPages", "queues"]
+__all__ = ["JobPages", "keys", "queues"]
 
 
 class JobPages:
@@ -37,7 +37,7 @@ class JobPages:
                 "here": "/jobs",
                 "queues": found,
                 "queue": queue,
-                "keys": _keys(self._state, queue) if queue in names else [],
+                "keys": keys(self._state, queue) if queue in names else [],
                 "max_reason": MAX_REASON_CHARACTERS,
                 "name_pattern": f"[*]|{_places.QUEUE_PATTERN[1:-1]}",
                 "notice": _operation_forms.notice(
@@ -63,5 +63,6 @@ def queues(request: Request, app_state: AppState) -> list[JobQueue]:
     return redacted(shown, app_state.redactor)
 
 
-def _keys(app_state: AppState, queue: str) -> list[JobKey]:
-    return redacted(JobQueues(app_state.all_flows.backend).keys(queue), app_state.redactor)
+def keys(app_state: AppState, queue: str, limit: int = 100) -> list[JobKey]:
+    """Return the fair keys of a queue, with masked secrets."""
+    return redacted(JobQueues(app_state.all_flows.backend).keys(queue, limit), app_state.redactor)

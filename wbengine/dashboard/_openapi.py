@@ -23,6 +23,7 @@ from wbengine.dashboard import (
     _urls,
 )
 from wbengine.dashboard._app_state import AppState
+from wbengine.jobs import _places
 from wbengine.operations import _bulk, _operation
 from wbengine.operations._operation import Choice, Operation
 
@@ -33,6 +34,7 @@ _PATH_PARAMETER: Final = re.compile(r"{(\w+)(:\w+)?}")
 _UUID_OF_FLOW: Final = "The uuid of the flow."
 #: Descriptions of the uuid in paths of reads that is not that of a flow.
 _UUIDS: Final = {"bulk": "The uuid of the operation."}
+_QUEUE: Final = {"type": "string", "pattern": _places.QUEUE_PATTERN}
 
 _ERROR: Final[Mapping[str, Any]] = {
     "type": "object",
@@ -157,7 +159,9 @@ def _of_read(name: str, read: _api.Read) -> dict[str, Any]:
         for each, (doc, schema) in read.parameters.items()
     ]
     in_path = [
-        _in_path(each, {"type": "string", "format": "uuid"}, _UUIDS.get(name, _UUID_OF_FLOW))
+        _in_path("queue", _QUEUE, "The name of the queue.")
+        if each == "queue"
+        else _in_path(each, {"type": "string", "format": "uuid"}, _UUIDS.get(name, _UUID_OF_FLOW))
         for each, _ in _PATH_PARAMETER.findall(read.path)
     ]
     return {

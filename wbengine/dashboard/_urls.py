@@ -31,6 +31,8 @@ _END_OF_FLOW: Final = re.compile(r"/api/v1/flows/[^/]+(/result)?$")
 _ABOUT_FLOWS: Final = re.compile(
     r"/$|/logout$|/flows/|/stream/flows$|/api$|/api/v1/openapi\.json$|/api/v1/flows(/|$)"
 )
+#: Paths that show queues of flows.
+_QUEUES: Final = re.compile(r"/jobs|/api/v1/jobs(/[^/]+/keys)?")
 
 
 def path_of(request: Request) -> str:
@@ -59,7 +61,7 @@ def is_about_flows(request: Request) -> bool:
 
 def shows_queues(request: Request) -> bool:
     """Return whether the response contains only queues of flows to which the visitor has access."""
-    return request.method == "GET" and path_of(request) in ("/jobs", "/api/v1/jobs")
+    return request.method == "GET" and _QUEUES.fullmatch(path_of(request)) is not None
 
 
 def wants_json(request: Request) -> bool:
