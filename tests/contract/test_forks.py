@@ -11,7 +11,7 @@ from tests.support import fork_flows
 from tests.support.fork_flows import EFFECTS, FAILING, flow_of, run, submit
 from wbengine import engines, exceptions, operations, states
 from wbengine.jobs import base as jobs
-from wbengine.operations import Edits, _bulk
+from wbengine.operations import Edits, _bulk, _bulk_selection, _operation
 from wbengine.persistence import base, models
 from wbengine.persistence._bulk import BulkFlow
 from wbengine.persistence._step_notes import StepNote
@@ -485,6 +485,37 @@ def test_many_flows_are_forked_by_one_operation(world: World) -> None:
     with world.store.get_connection() as connection:
         (skipped,) = connection.bulks.skipped(bulk.uuid)
     assert "has no failed task or step" in skipped.reason
+
+
+def selected(store: base.Backend, name: str, *, forks: bool = False, **conditions: Any) -> set[str]:
+    """Return the uuids of the flows that a filter selects for an operation."""
+    chosen = _bulk_selection.Filter(**conditions, forks=forks)
+    with store.get_connection() as connection:
+        rows = _bulk_selection.select_for(connection, _operation.load(name), chosen, {})
+    return {row.uuid for row in rows}
+
+
+@places.everywhere
+def test_filters_of_fork_leave_out_forks_and_forked_flows(world: World) -> None:
+    by_state = {"states": (states.SUCCESS,)}
+    forked, other = (world.flow(fork_flows.diamond, **CARD) for _ in range(2))
+    assert selected(world.store, "flow fork", **by_state) == {forked, other}
+    fork = world.run_fork(forked, "D").uuid
+    assert selected(world.store, "flow fork", **by_state) == {other}
+    assert selected(world.store, "flow fork", forks=True, **by_state) == {fork, other}
+    again = world.run_fork(fork, "D").uuid
+    assert selected(world.store, "flow fork", forks=True, **by_state) == {again, other}
+
+
+@places.everywhere
+def test_filters_of_retry_leave_out_forked_flows_only(world: World) -> None:
+    uuid = world.flow(fork_flows.diamond, "D", **CARD)
+    FAILING.add("D")
+    fork = world.run_fork(uuid, "failed").uuid
+    FAILING.clear()
+    failed = {"states": (states.FAILURE,)}
+    assert selected(world.store, "flow retry", **failed) == {fork}
+    assert selected(world.store, "flow revert", **failed) == {uuid, fork}
 
 
 @places.everywhere

@@ -119,8 +119,8 @@ def command(context: contexts.Context, selection: flow_selection.Selection, **op
     flow, with the output and the exit codes of `wbengine flow run`; several flows run one after
     another.
 
-    Filters select flows in FAILURE or REVERTED that were not cancelled. With one ID, --dry-run
-    prints the tasks that would run.
+    Filters select flows in FAILURE or REVERTED that were not cancelled or forked. With one ID,
+    --dry-run prints the tasks that would run.
 
     An input or result is not replaced if a complete task or a recorded step of a workflow has used
     it.
@@ -177,7 +177,7 @@ def _edits_by_uuid(
     selected = None
     with context.backend() as backend:
         if selection.is_given:
-            rows = flow_selection.rows_of(backend, selection, _RETRY.states, roots=True)
+            rows = flow_selection.rows_of(backend, selection, _RETRY.states, many=_RETRY.many)
             selected = {row.uuid for row in rows}
         for entry in edit_options.read_edits(path):
             where = f"{path}, line {entry.line}"
@@ -293,9 +293,7 @@ def _perform_all(
         if options.get(name):
             raise errors.Failed(f"--{name} requires one ID", errors.USAGE)
     with context.backend(upgrade=True, patient=True) as backend:
-        rows = flow_selection.rows_of(
-            backend, selection, operation.states, roots=operation.is_for_roots
-        )
+        rows = flow_selection.rows_of(backend, selection, operation.states, many=operation.many)
 
         def work(row: FlowRow) -> None:
             arguments = _arguments(operation.verb, reason, edits(row.uuid), partial)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from wbengine.persistence._listing import FlowRow
     from wbengine.types._tags import Condition
 
-__all__ = ["Selection", "filters", "flows_option", "perform", "rows_of"]
+__all__ = ["FORKS", "Selection", "filters", "flows_option", "perform", "rows_of"]
 
 #: Maximum numbers of flows that a confirmation names, and that a dry run prints.
 _MAX_NAMED: Final = 3
@@ -52,10 +52,11 @@ class Selection(NamedTuple):
     yes: bool
     rate: float | None = None
     background: bool = False
+    forks: bool = False
 
     @property
     def has_filter(self) -> bool:
-        return self.conditions() != _bulk_selection.Filter()
+        return self.conditions() != _bulk_selection.Filter(forks=self.forks)
 
     def conditions(self) -> _bulk_selection.Filter:
         return _bulk_selection.Filter(
@@ -66,6 +67,7 @@ class Selection(NamedTuple):
             error=self.error,
             incident=self.incident,
             queue=self.queue,
+            forks=self.forks,
         )
 
     @property
@@ -88,6 +90,8 @@ class Selection(NamedTuple):
             raise errors.Failed(
                 f"select flows by IDs, by filters ({options}), or all with --all", errors.USAGE
             )
+        if self.ids and self.forks:
+            raise errors.Failed("--forks requires filters or --all, not IDs", errors.USAGE)
         for name in ("rate", "background"):
             if self.is_single and getattr(self, name):
                 raise errors.Failed(f"--{name} requires filters or several IDs", errors.USAGE)
@@ -112,6 +116,11 @@ _FILTERS: Final = (
     click.option("--queue", metavar="NAME",
         help="Only flows that were submitted to this queue (`wbengine jobs`)."),
 )  # fmt: skip
+
+
+#: Option of operations whose filters leave out forks (`Many.omits_forks`).
+FORKS: Final = click.option("--forks", is_flag=True,
+    help="Filters also select forks that were not forked themselves.")  # fmt: skip
 
 
 def filters(function: Any) -> Any:
@@ -143,11 +152,12 @@ def flows_option(function: Any) -> Any:
         yes: bool,
         rate: float | None,
         background: bool,
+        forks: bool = False,
         **others: Any,
     ) -> Any:
         selection = Selection(
             *(ids, state_names, name, since, tags, error, incident, queue),
-            *(has_all, dry_run, yes, rate, background),
+            *(has_all, dry_run, yes, rate, background, forks),
         )
         return function(context, selection=selection, **others)
 
@@ -174,13 +184,13 @@ def rows_of(
     states: Collection[str],
     is_selected: Callable[[FlowRow], bool] = lambda row: True,
     *,
-    roots: bool = False,
+    many: Many | None = None,
 ) -> list[FlowRow]:
     """Return the rows of the selected flows, each once; filters return the newest first.
 
     :param states: displayed states of the flows that filters select without `--state`.
     :param is_selected: a further condition for filters without `--state`.
-    :param roots: whether filters leave out child flows.
+    :param many: which flows the filters leave out.
     :raises Failed: if no flow is selected, or flows are selected in two ways.
     :raises NotFound, MultipleChoices: as `operations.find`.
     """
@@ -190,7 +200,7 @@ def rows_of(
         return list({row.uuid: row for row in found}.values())
     with contextlib.closing(backend.get_connection()) as connection:
         return _bulk_selection.select(
-            connection, selection.conditions(), states, is_selected, roots=roots
+            connection, selection.conditions(), states, is_selected, many=many
         )
 
 

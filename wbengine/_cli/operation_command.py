@@ -109,7 +109,7 @@ class Call:
             selection,
             operation.states,
             self.is_selected,
-            roots=operation.is_for_roots,
+            many=operation.many,
         )
         if operation.many.is_destructive:
             schema = f"{operation.schema}/1"
@@ -153,6 +153,8 @@ def create(name: str, call: type[Call] = Call) -> base.Command:
     for option in reversed(call.extra_options):
         function = option(function)
     if operation.many is not None:
+        if operation.many.omits_forks:
+            function = flow_selection.FORKS(function)
         function = flow_selection.flows_option(function)
     elif operation.target is not None:
         function = _argument(operation.target, operation.parameters[operation.target])(function)

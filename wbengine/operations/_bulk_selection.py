@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 from wbengine import exceptions
 from wbengine._text import json_text
 from wbengine.jobs import _places
-from wbengine.operations._operation import Operation
+from wbengine.operations._operation import Many, Operation
 from wbengine.persistence import _listing, base
 from wbengine.types import _written_tags
 from wbengine.views import _flow_list, _shown_states
@@ -40,8 +40,10 @@ FILTER: Final[Mapping[str, Any]] = {
         "engine": _TEXT,
         "queue": {"type": "string", "pattern": _places.QUEUE_PATTERN},
         "parent": _TEXT,
+        "forks": {"type": "boolean"},
     },
     "minProperties": 1,
+    "not": {"required": ["forks"], "maxProperties": 1},
     "additionalProperties": False,
 }
 
@@ -53,6 +55,7 @@ class Filter(NamedTuple):
     :ivar tags: values by key, or conditions such as "amount>100".
     :ivar incident: "resent": only flows of which a task was resent.
     :ivar parent: only child flows of the flow with this uuid.
+    :ivar forks: also forks, if the operation leaves them out (`Many.omits_forks`).
     """
 
     states: tuple[str, ...] = ()
@@ -65,6 +68,7 @@ class Filter(NamedTuple):
     engine: str | None = None
     queue: str | None = None
     parent: str | None = None
+    forks: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """Return the conditions that are set."""
@@ -77,16 +81,16 @@ def select(
     states: Collection[str],
     is_selected: Callable[[_listing.FlowRow], bool] = lambda row: True,
     *,
-    roots: bool = False,
+    many: Many | None = None,
 ) -> list[_listing.FlowRow]:
     """Return the rows of all flows that meet the conditions, the newest first.
 
     :param states: displayed states of the flows if the conditions have none.
     :param is_selected: a further condition if they have none.
-    :param roots: leave out child flows, unless the conditions name a parent.
+    :param many: which flows are left out.
     :raises ValueError: if a condition is invalid.
     """
-    return list(iterate(connection, conditions, states, is_selected, roots=roots))
+    return list(iterate(connection, conditions, states, is_selected, many=many))
 
 
 def iterate(
@@ -95,7 +99,7 @@ def iterate(
     states: Collection[str],
     is_selected: Callable[[_listing.FlowRow], bool] = lambda row: True,
     *,
-    roots: bool = False,
+    many: Many | None = None,
 ) -> Iterator[_listing.FlowRow]:
     """Yield the same rows as `select`. Only one page of them is in memory.
 
@@ -115,7 +119,7 @@ def iterate(
             engine=conditions.engine,
             queue=conditions.queue,
             parent=conditions.parent,
-            roots=roots and conditions.parent is None,
+            roots=many is not None and many.omits_children and conditions.parent is None,
             limit=_ROWS_PER_PAGE,
             after=after,
         )
@@ -125,7 +129,7 @@ def iterate(
                 matches = row.state in conditions.states or shown in conditions.states
             else:
                 matches = shown in states and is_selected(row)
-            if matches:
+            if matches and not (many is not None and _is_omitted(row, many, conditions)):
                 yield row
         after = page.after
         if after is None:
@@ -150,7 +154,13 @@ def select_for(
 
     if operation.verb == "signal":
         return select(connection, conditions, operation.states, waits)
-    return select(connection, conditions, operation.states, roots=operation.is_for_roots)
+    return select(connection, conditions, operation.states, many=operation.many)
+
+
+def _is_omitted(row: _listing.FlowRow, many: Many, conditions: Filter) -> bool:
+    return (many.omits_forked and row.has_forks) or (
+        many.omits_forks and row.is_fork and not conditions.forks
+    )
 
 
 def select_by_id(connection: base.Connection, uuids: Sequence[str]) -> list[_listing.FlowRow]:

@@ -215,15 +215,20 @@ class Many:
     :ivar done: what a report states about the flows, such as "deleted".
     :ivar selects: which flows that are, for the help.
     :ivar is_destructive: whether the user confirms flows that are selected by id, too.
-    :ivar is_for_roots: whether filters without a parent leave out child flows, because the
+    :ivar omits_children: whether filters without a parent leave out child flows, because the
         operation on their parents concerns them, too.
+    :ivar omits_forked: whether filters leave out flows that have a fork, which does the rest of
+        their work.
+    :ivar omits_forks: whether filters also leave out forks, unless their condition `forks` is set.
     """
 
     states: tuple[str, ...]
     done: str
     selects: str
     is_destructive: bool = False
-    is_for_roots: bool = False
+    omits_children: bool = False
+    omits_forked: bool = False
+    omits_forks: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,10 +343,6 @@ class Operation:
         """The text of its button."""
         label = None if self.button is None else self.button.label
         return self.verb.capitalize() if label is None else label
-
-    @property
-    def is_for_roots(self) -> bool:
-        return self.many is not None and self.many.is_for_roots
 
     @property
     def is_destructive(self) -> bool:

@@ -200,6 +200,8 @@ class FlowRow(NamedTuple):
     :ivar paused_by: patterns of the pauses of task types for which the flow is or was parked.
     :ivar parent: the flow that started this one as a child, or None.
     :ivar undo_until: see `FlowDetail.undo_until`.
+    :ivar is_fork: whether the flow is a fork.
+    :ivar has_forks: whether the flow was forked.
     """
 
     uuid: str
@@ -224,6 +226,8 @@ class FlowRow(NamedTuple):
     paused_by: tuple[str, ...] = ()
     parent: str | None = None
     undo_until: float | None = None
+    is_fork: bool = False
+    has_forks: bool = False
 
     @property
     def submitted(self) -> bool:

@@ -66,7 +66,9 @@ _Undo = Annotated[
         (states.FAILURE, states.REVERTED, states.SUCCESS),
         "forked",
         "that have ended",
-        is_for_roots=True,
+        omits_children=True,
+        omits_forked=True,
+        omits_forks=True,
     ),
     command=op.Command(
         (

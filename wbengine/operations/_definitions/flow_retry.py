@@ -30,7 +30,8 @@ _Results = Annotated[
         (states.FAILURE, states.REVERTED),
         "retried",
         "in FAILURE or REVERTED",
-        is_for_roots=True,
+        omits_children=True,
+        omits_forked=True,
     ),
     button=op.Button("Retry failed", "The failed tasks are being retried."),
 )

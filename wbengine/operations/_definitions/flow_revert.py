@@ -31,7 +31,7 @@ _Partial = Annotated[
         "reverted",
         "that have not ended, and flows in FAILURE",
         is_destructive=True,
-        is_for_roots=True,
+        omits_children=True,
     ),
     button=op.Button(
         "Revert",

@@ -486,6 +486,8 @@ class MemoryConnection(base.Connection):
             flow.paused_by,
             flow.parent,
             flow.undo_until,
+            flow.forked_from is not None,
+            bool(flow.forks),
         )
 
     def acquire_lease(

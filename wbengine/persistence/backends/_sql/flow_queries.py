@@ -327,6 +327,8 @@ def _row(
         _pauses.patterns_of(meta.get(models.PAUSED_BY)),
         _tags.parent_in(meta),
         history.undo_until(row["state"], changes, meta.get(models.UNDO_UNTIL)),
+        meta.get(models.FORKED_FROM) is not None,
+        bool(meta.get(models.FORKS)),
     )
 
 
