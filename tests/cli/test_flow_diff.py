@@ -11,8 +11,9 @@ import pytest
 from tests.cli.conftest import Command
 from wbengine import engines, task
 from wbengine.patterns import linear_flow
-from wbengine.persistence import backends, base
+from wbengine.persistence import _step_notes, backends, base, models
 from wbengine.steps import Steps
+from wbengine.views import _flow_differences
 
 PRICES: dict[str, Any] = {}
 
@@ -104,10 +105,59 @@ def test_signals_inputs_and_missing_steps_are_compared(
     kinds = [each[:2] for each in diff(wbengine, first, run(store, ["a", "b"]))]
     assert kinds == [
         ("value", "input 'items'"),
-        ("call", "step 2 of 'order'"),
-        ("call", "step 3 of 'order'"),
-        ("call", "step 4 of 'order'"),
+        ("inserted", "step 2 of 'order'"),
+        ("inserted", "step 3 of 'order'"),
     ]
+
+
+def test_inserted_and_removed_steps_leave_later_ones_equal(
+    wbengine: Command, store: base.Backend
+) -> None:
+    first = run(store, ["a", "b", "a", "b"])
+    second = run(store, ["a", "c", "b", "a", "b"], c=9)
+    path = f"{__name__}:quote"
+    quote, charge = f"{path}(...)", f"{__name__}:charge(...)"
+    assert diff(wbengine, first, second)[1:] == [
+        ("inserted", "step 2 of 'order'", None, quote),
+        ("inserted", "step 3 of 'order'", None, charge),
+    ]
+    assert diff(wbengine, second, first)[1:] == [
+        ("removed", "step 2 of 'order'", quote, None),
+        ("removed", "step 3 of 'order'", charge, None),
+    ]
+
+
+def test_changed_step_after_an_inserted_one_names_both_positions(
+    wbengine: Command, store: base.Backend
+) -> None:
+    first = run(store, ["a", "b", "a", "b"])
+    second = run(store, ["a", "c", "b", "a", "b"], "no", c=9)
+    assert [each[:2] for each in diff(wbengine, first, second)][3:] == [
+        ("signal", "step 8 of 'order' (step 10 of the second flow)")
+    ]
+
+
+def test_equal_steps_of_long_workflows_are_compared_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An early change of arguments and an inserted step do not make the comparison quadratic."""
+    compared = [0]
+
+    class Key(str):
+        __hash__ = str.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            compared[0] += 1
+            return str.__eq__(self, other)
+
+    def steps(count: int, digest: str, skipped: int = 0) -> list[Any]:
+        notes = [
+            _step_notes.StepNote("w", 1, position, Key(f"task {position % 2}"), digest)
+            for position in range(skipped, count)
+        ]
+        return [_flow_differences._Step(note, models.TaskDetail("t")) for note in notes]
+
+    pairs = list(_flow_differences._aligned(steps(2001, "x"), steps(2001, "y", skipped=1)))
+    assert len(pairs) == 2001 and pairs[0][1] is None
+    assert compared[0] < 5 * 2001
 
 
 def test_failure_is_compared_before_the_state(wbengine: Command, store: base.Backend) -> None:
@@ -116,7 +166,7 @@ def test_failure_is_compared_before_the_state(wbengine: Command, store: base.Bac
     assert kinds == [
         ("result", "step 0 of 'order'"),
         ("arguments", "step 1 of 'order'"),
-        ("call", "step 2 of 'order'"),
+        ("removed", "step 2 of 'order'"),
         ("failure", "task 'order'"),
     ]
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
-from typing import Any, Final
+import difflib
+import itertools
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
 
 from wbengine import exceptions
 from wbengine.persistence import models
@@ -21,9 +23,10 @@ _MISSING: Final = object()
 class Difference:
     """A difference between two flows.
 
-    :ivar kind: 'value' of an input; 'presence' or 'version' of a task; 'call', 'arguments' or
-        'signal' of a step; 'state', 'failure' or 'result' of a task or step.
-    :ivar where: name of the input or task, or position and name of the step.
+    :ivar kind: 'value' of an input; 'presence' or 'version' of a task; 'inserted' or 'removed' of a
+        step of one flow only; 'call', 'arguments' or 'signal' of a step; 'state', 'failure' or
+        'result' of a task or step.
+    :ivar where: name of the input or task, or position of the step and name of its workflow.
     :ivar first: text for the first flow, or None: it has no such part.
     :ivar second: the same for the second flow.
     """
@@ -56,9 +59,8 @@ def compare(
     firsts, seconds = _tasks(first), _tasks(second)
     for name, one, other in _pairs(firsts, seconds):
         if isinstance(one, models.AtomDetail) and isinstance(other, models.AtomDetail):
-            steps = _pairs(_steps(first, one), _steps(second, other))
-            for position, step, other_step in sorted(steps, key=lambda pair: pair[0]):
-                comparing.step(f"step {position} of {name!r}", step, other_step)
+            for pair in _aligned(_steps(first, one), _steps(second, other)):
+                comparing.step(name, *pair)
         comparing.task(f"task {name!r}", one, other)
     return Comparison(tuple(comparing.differences), comparing.equal)
 
@@ -85,14 +87,17 @@ class _Comparing:
             or self._outcome(where, one, other)
         )
 
-    def step(self, where: str, one: Any, other: Any) -> None:
-        """Compare two records of steps: the first difference counts."""
-        if one is _MISSING or other is _MISSING:
-            self._add("call", where, self._call(one), self._call(other))
+    def step(self, workflow: str, one: _Step | None, other: _Step | None) -> None:
+        """Compare two aligned steps: the first difference counts."""
+        if one is None or other is None:
+            present, kind = (other, "inserted") if one is None else (one, "removed")
+            where = f"step {present.note.position} of {workflow!r}" if present else ""
+            self._add(kind, where, self._call(one), self._call(other))
             return
-        mine, theirs = StepNote.of(one), StepNote.of(other)
-        if mine is None or theirs is None:
-            return
+        mine, theirs = one.note, other.note
+        where = f"step {mine.position} of {workflow!r}"
+        if mine.position != theirs.position:
+            where += f" (step {theirs.position} of the second flow)"
         calls = self._call(one), self._call(other)
         if mine.task != theirs.task:
             self._add("call", where, *calls)
@@ -101,7 +106,7 @@ class _Comparing:
         else:
             self._count(
                 self._texts("signal", where, mine.signal, theirs.signal)
-                or self._outcome(where, one, other)
+                or self._outcome(where, one.record, other.record)
             )
 
     def _outcome(self, where: str, one: models.AtomDetail, other: models.AtomDetail) -> bool:
@@ -138,10 +143,10 @@ class _Comparing:
     def _name(self, record: Any) -> str | None:
         return None if record is _MISSING else self._redactor.text(f"{record.name}: {record.state}")
 
-    def _call(self, record: Any) -> str | None:
-        note = None if record is _MISSING else StepNote.of(record)
-        if note is None:
+    def _call(self, step: _Step | None) -> str | None:
+        if step is None:
             return None
+        note = step.note
         arguments = note.text if self._redactor.show_values or not note.text else "..."
         return self._redactor.text(f"{note.task}({arguments})")
 
@@ -164,12 +169,63 @@ def _tasks(flow: models.FlowDetail) -> dict[str, models.AtomDetail]:
     }
 
 
-def _steps(flow: models.FlowDetail, workflow: models.AtomDetail) -> dict[int, models.AtomDetail]:
-    """Return the steps of the latest execution of a workflow, by position."""
+class _Step(NamedTuple):
+    note: StepNote
+    record: models.AtomDetail
+
+
+def _steps(flow: models.FlowDetail, workflow: models.AtomDetail) -> list[_Step]:
+    """Return the steps of the latest execution of a workflow, in order."""
     notes = [(StepNote.of(record), record) for record in flow if record.is_step]
-    own = [(note, each) for note, each in notes if note and note.workflow == workflow.uuid]
-    latest = max((note.attempt for note, _ in own), default=0)
-    return {note.position: record for note, record in own if note.attempt == latest}
+    own = [_Step(note, each) for note, each in notes if note and note.workflow == workflow.uuid]
+    latest = max((step.note.attempt for step in own), default=0)
+    executed = [step for step in own if step.note.attempt == latest]
+    return sorted(executed, key=lambda step: step.note.position)
+
+
+def _aligned(
+    first: Sequence[_Step], second: Sequence[_Step]
+) -> Iterator[tuple[_Step | None, _Step | None]]:
+    """Yield the steps of two executions in pairs: equal calls, then calls of the same task."""
+    for is_call, ones, others in _blocks(first, second, _call_key):
+        if is_call:
+            yield from zip(ones, others, strict=True)
+            continue
+        for _, some, rest in _blocks(ones, others, _task_key):
+            yield from itertools.zip_longest(some, rest)
+
+
+def _blocks(
+    first: Sequence[_Step], second: Sequence[_Step], key: Callable[[_Step], Hashable]
+) -> Iterator[tuple[bool, Sequence[_Step], Sequence[_Step]]]:
+    """Yield blocks of both sequences, and whether the keys of their steps are equal.
+
+    Takes linear time, except for the part between the first and the last difference.
+    """
+    ones, others = [*map(key, first)], [*map(key, second)]
+    head = _common_length(ones, others)
+    yield True, first[:head], second[:head]
+    tail = _common_length(ones[head:][::-1], others[head:][::-1])
+    ends = len(ones) - tail, len(others) - tail
+    matcher = difflib.SequenceMatcher(None, ones[head : ends[0]], others[head : ends[1]])
+    for operation, a, b, c, d in matcher.get_opcodes():
+        yield operation == "equal", first[head + a : head + b], second[head + c : head + d]
+    yield True, first[ends[0] :], second[ends[1] :]
+
+
+def _task_key(step: _Step) -> Hashable:
+    return step.note.task
+
+
+def _call_key(step: _Step) -> Hashable:
+    return step.note.task, step.note.digest
+
+
+def _common_length(ones: Sequence[Hashable], others: Sequence[Hashable]) -> int:
+    """Return the length of the common beginning."""
+    pairs = enumerate(zip(ones, others, strict=False))
+    differing = (number for number, (one, other) in pairs if one != other)
+    return next(differing, min(len(ones), len(others)))
 
 
 def _encoded(value: Any) -> object:
