@@ -187,7 +187,7 @@ class _CommonSteps:
         :raises TypeError, ValueError: if a key or a value is invalid.
         :raises ValueError: if the submission set the tag.
         """
-        self._program.tag(_tags.check(tags))
+        self._program.tag(tags)
 
     def continue_as_new(self, /, **inputs: Any) -> NoReturn:
         """End this attempt, and begin a new one with an empty history in the same flow.

@@ -108,13 +108,47 @@ def test_masked_record_contains_no_values(wbengine: Command, store: base.Backend
     assert json.loads(text)["arguments"] == {"order": {"masked": "int"}}
 
 
-def test_masked_record_is_replayed_until_a_value_is_used(
-    wbengine: Command, store: base.Backend
+PASSED_ON = ("    return paid[1]\n", "    return paid\n")
+QUOTED = "    price = steps.run(quote, order)\n"
+
+
+@pytest.mark.parametrize("line", [
+    "steps.tag(order=order)", "steps.tag(price=price, paid=True)", "steps.publish('price', price)",
+])  # fmt: skip
+def test_masked_values_are_passed_on(wbengine: Command, store: base.Backend, line: str) -> None:
+    path = record(wbengine, run(store))
+    replayed = testing.replay(module(PASSED_ON, (QUOTED, f"{QUOTED}    {line}\n")).order, path)
+    assert replayed[:3] == (6, 6, True) and str([replayed.value]) == "[<masked list>]"
+    with pytest.raises(exceptions.InvalidState, match="--values"):
+        assert replayed.value == ["paid", "yes"]
+
+
+@pytest.mark.parametrize("line", [
+    "price['price']", "steps.run(charge, order, 1, key=f'{price}')", "steps.sleep(price)",
+    "steps.wait_for(price)", "steps.wait_for('go', timeout=price)", "price == 5 or price",
+    "steps.version('log', price)", "[part for part in price]",
+])  # fmt: skip
+@pytest.mark.parametrize("is_caught", [False, True])
+def test_used_masked_value_names_its_step(
+    wbengine: Command, store: base.Backend, line: str, is_caught: bool
 ) -> None:
     path = record(wbengine, run(store))
-    assert testing.replay(module().order, path) == testing.Replayed(6, 6, False, None)
-    used = ("price = steps.run(quote, order)", 'price = steps.run(quote, order)["price"]')
-    assert testing.replay(module(used).order, path).steps == 1
+    line = f"    {line}\n"
+    if is_caught:
+        line = f"    try:\n    {line}    except Exception:\n        steps.run(ship, order)\n"
+    expected = r"The result of step 0 \('quote'\) is masked, and the function uses this dict: .*--v"
+    with pytest.raises(exceptions.InvalidState, match=expected):
+        testing.replay(module(PASSED_ON, (QUOTED, QUOTED + line)).order, path)
+
+
+def test_difference_in_a_masked_record_has_a_note(wbengine: Command, store: base.Backend) -> None:
+    uuid = run(store)
+    branch = (QUOTED, QUOTED + "    if not isinstance(price, dict):\n        return 1\n")
+    with pytest.raises(exceptions.NonDeterministicWorkflow) as caught:
+        testing.replay(module(branch).order, record(wbengine, uuid))
+    assert "checks their types" in caught.value.__notes__[0]
+    path = record(wbengine, uuid, "--values")
+    assert testing.replay(module(branch).order, path).is_over
 
 
 EDITS = {
@@ -136,7 +170,7 @@ def test_other_code_differs_from_the_record(
     is_hidden = name == "other constant" and not values  # The call has a masked argument.
     expected = exceptions.NonDeterministicWorkflow
     with contextlib.nullcontext() if is_hidden else pytest.raises(expected, match="recorded as"):
-        testing.replay(module(EDITS[name]).order, path)
+        testing.replay(module(EDITS[name], PASSED_ON).order, path)
 
 
 def test_masked_failure_has_the_class_of_the_failure(

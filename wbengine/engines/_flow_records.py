@@ -17,7 +17,7 @@ from wbengine._tasks.commands import Command
 from wbengine.engines._flow_replays import StoredWorkflow
 from wbengine.persistence import models
 from wbengine.persistence._step_notes import StepNote
-from wbengine.types import codec
+from wbengine.types import _tags, codec
 from wbengine.types import failure as ft
 from wbengine.types._schema_validation import Schema
 
@@ -27,6 +27,10 @@ SCHEMA: Final = "wbengine/flow-record/1"
 
 _MASKED: Final = "masked"
 _MASK_TEXT: Final = "its message is masked"
+_MASK_NOTE: Final = (
+    "The values of this record are masked. If the function checks their types, or the messages of"
+    " exceptions, record the flow with `wbengine flow record --values`"
+)
 _COUNT: Final = {"type": "integer", "minimum": 0, "maximum": 2**62}
 _TEXTS: Final = {"type": "array", "items": {"type": "string"}}
 _DOCUMENT: Final = Schema(
@@ -69,7 +73,7 @@ class Replayed(NamedTuple):
     """The result of `testing.replay`.
 
     :ivar steps: number of recorded steps that the function has called.
-    :ivar recorded: number of recorded steps. It is higher if the function used a masked value.
+    :ivar recorded: number of recorded steps.
     :ivar is_over: whether the function has ended.
     :ivar value: what it returned, or its `Failure`.
     """
@@ -148,19 +152,37 @@ def _failure(failure: ft.Failure, is_shown: bool) -> dict[str, Any]:
 @codec.allow
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Masked:
-    """The place of a masked value. The replay ends when the function uses it."""
+    """The place of a masked value. The replay ends when the function uses it.
+
+    :ivar source: what has this value, such as "result of step 1 ('charge')".
+    """
 
     type_name: str
+    source: str
 
-    #: Whether a function has used a masked value.
-    is_used: ClassVar[bool] = False
+    #: Masked values that the function of the current replay has used. None: there is no replay.
+    uses: ClassVar[list[Masked] | None] = None
+
+    def error(self) -> exceptions.InvalidState:
+        return exceptions.InvalidState(
+            f"The {self.source} is masked, and the function uses this {self.type_name}: record the"
+            " flow with `wbengine flow record --values`"
+        )
 
     def _end(self, *args: object) -> NoReturn:
-        Masked.is_used = True
-        raise exceptions.WorkflowInterrupted(f"The function uses a masked {self.type_name}")
+        if Masked.uses is None:
+            raise self.error()
+        Masked.uses.append(self)
+        # `except Exception` in the function must not catch it.
+        raise exceptions.WorkflowInterrupted("The function uses a masked value")
+
+    def __repr__(self) -> str:
+        if Masked.uses is not None:
+            self._end()
+        return f"<masked {self.type_name}>"
 
     __bool__ = __len__ = __iter__ = __getitem__ = __contains__ = __call__ = _end
-    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __str__ = __repr__ = __format__ = _end
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __str__ = __format__ = _end
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = _end
     __rtruediv__ = __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __neg__ = _end
     __int__ = __float__ = __index__ = __round__ = __abs__ = __hash__ = _end
@@ -195,6 +217,7 @@ def replay(workflow: task_module.Workflow, document: Any) -> Replayed:
 
     :raises InvalidFormat: if the document is not a record of a flow.
     :raises NonDeterministicWorkflow: if the function does not repeat the recorded steps.
+    :raises InvalidState: if the function uses a masked value.
     """
     try:
         _DOCUMENT.check(document)
@@ -203,30 +226,40 @@ def replay(workflow: task_module.Workflow, document: Any) -> Replayed:
         versions = document.get("versions", {})
         record.meta[models.WORKFLOW] = {programs.VERSIONS: versions}
         steps = [_recorded(record, *each) for each in enumerate(document["steps"])]
-        arguments = {name: _read(each) for name, each in document["arguments"].items()}
+        arguments = {
+            name: _read(each, f"input {name!r}") for name, each in document["arguments"].items()
+        }
     except (LookupError, TypeError, ValueError) as error:
         raise exceptions.InvalidFormat(f"The record of the flow is damaged: {error}") from error
     history = _RecordedHistory(document["workflow"], steps)
     call = workflow_call.WorkflowCall(0, workflow, calls.EXECUTE, record, arguments)
     values = storage_module.Storage(models.FlowDetail(record.name, record.uuid))
-    Masked.is_used = False
-    program = programs.replay(call, history, values, 0.0, lambda tags: None)
-    if Masked.is_used:  # The end of the function is no difference.
-        return Replayed(program.called_count, len(steps), False, None)
-    if program.error is not None:
-        raise program.error
-    if not program.is_over:
-        history.check_end(program.called_count)
+    Masked.uses = uses = list[Masked]()
+    try:
+        program = programs.replay(call, history, values, 0.0, _check_tags)
+    finally:
+        Masked.uses = None
+    if uses:  # The end of the function is no difference.
+        raise uses[0].error()
+    try:
+        if program.error is not None:
+            raise program.error
+        if not program.is_over:
+            history.check_end(program.called_count)
+    except exceptions.NonDeterministicWorkflow as error:
+        if any(_has_mask([*arguments.values(), step.record.results]) for step in steps):
+            error.add_note(_MASK_NOTE)
+        raise
     return Replayed(program.called_count, len(steps), program.is_over, program.value)
+
+
+def _check_tags(tags: Mapping[str, Any]) -> None:
+    _tags.check({key: value for key, value in tags.items() if type(value) is not Masked})
 
 
 def _recorded(record: models.TaskDetail, position: int, content: Mapping[str, Any]) -> RecordedStep:
     step = models.TaskDetail(content["name"], f"{record.uuid}-{position}")
     step.state = content["state"]
-    if "failure" in content:
-        step.failure = ft.Failure.from_dict(content["failure"], read_home=True)
-    elif "result" in content:
-        step.results = _read(content["result"])
     note = StepNote(
         record.uuid,
         record.attempt,
@@ -239,8 +272,15 @@ def _recorded(record: models.TaskDetail, position: int, content: Mapping[str, An
         signal=content.get("signal"),
         discarded=content.get("discarded", ()),
     )
+    if "failure" in content:
+        step.failure = ft.Failure.from_dict(content["failure"], read_home=True)
+    elif "result" in content:
+        step.results = _read(
+            content["result"], f"result of step {position} ({note.short_name(step.name)!r})"
+        )
     return RecordedStep(step, note)
 
 
-def _read(content: Mapping[str, Any]) -> Any:
-    return Masked(content[_MASKED]) if _MASKED in content else codec.unpack(content["value"])
+def _read(content: Mapping[str, Any], source: str) -> Any:
+    is_masked = _MASKED in content
+    return Masked(content[_MASKED], source) if is_masked else codec.unpack(content["value"])

@@ -18,12 +18,13 @@ def replay(workflow: type[task.Workflow] | task.Workflow, path: str | os.PathLik
     """Call the function of a workflow with the results of a recorded flow. No step is executed.
 
     If the values of the record are masked, the tasks of steps and their order are compared, and
-    arguments that contain no masked value. The replay ends when the function uses a masked value
-    for anything but an argument of a step.
+    arguments that contain no masked value. The function can pass masked values to steps, tags and
+    published values, and return them.
 
     :param workflow: the workflow, with the code to test.
     :param path: a file that `wbengine flow record` wrote.
     :raises NonDeterministicWorkflow: if the function does not repeat the recorded steps.
+    :raises InvalidState: if the function uses a masked value in another way, such as in an `if`.
     :raises InvalidFormat: if the file is not a record of a flow.
     :raises OSError: if the file cannot be read.
     :raises TypeError: if `workflow` is not a workflow.

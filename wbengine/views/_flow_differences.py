@@ -59,8 +59,8 @@ def compare(
     firsts, seconds = _tasks(first), _tasks(second)
     for name, one, other in _pairs(firsts, seconds):
         if isinstance(one, models.AtomDetail) and isinstance(other, models.AtomDetail):
-            for pair in _aligned(_steps(first, one), _steps(second, other)):
-                comparing.step(name, *pair)
+            for step, other_step in _aligned(_steps(first, one), _steps(second, other)):
+                comparing.step(name, step, other_step)
         comparing.task(f"task {name!r}", one, other)
     return Comparison(tuple(comparing.differences), comparing.equal)
 

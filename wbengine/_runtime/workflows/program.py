@@ -97,7 +97,8 @@ class Program(abc.ABC):
     :param read_version: returns the version of a change: its name, newest version, and whether the
         function is being replayed.
     :param publish: stores a published value.
-    :param tag: checks tags, and sets them unless the second argument is True: for a replay.
+    :param tag: checks tags, which may be invalid, and sets them unless the second argument is True:
+        for a replay.
     :param store_large: returns a value with references in place of large parts.
     :ivar called_count: number of steps that the function has called.
     :ivar is_over: the function has ended, with `value`: its result or a `Failure`.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from wbengine._runtime.workflow_call import WorkflowCall
@@ -75,7 +75,7 @@ def replay(
     history: History,
     values: Storage,
     now: float,
-    check_tags: Callable[[Iterable[str]], None],
+    check_tags: Callable[[Mapping[str, Any]], object],
 ) -> Program:
     """Call the function of a workflow in this thread until it needs a step without a result.
 
@@ -90,6 +90,9 @@ def replay(
     def read_version(change: str, newest: int, is_replaying: bool) -> int:
         return versions.setdefault(change, 1 if is_replaying else newest)
 
+    def tag(tags: Mapping[str, Any], is_replaying: bool) -> None:
+        check_tags(tags)
+
     program = of_call(
         call,
         history,
@@ -97,7 +100,7 @@ def replay(
         on_read=lambda record: None,
         read_version=read_version,
         publish=lambda name, value: None,
-        tag=lambda tags, is_replaying: check_tags(tags),
+        tag=tag,
         values=values,
         now=now,
     )

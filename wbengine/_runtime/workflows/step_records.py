@@ -83,12 +83,14 @@ class StepRecords:
             self._recorded = recorded
         return self._recorded[workflow, attempt]
 
-    def check_tags(self, tags: Iterable[str]) -> None:
-        """Check that the workflow may set tags with these keys.
+    def check_tags(self, tags: Mapping[str, Any]) -> dict[str, _tags.Value]:
+        """Return the tags of a workflow in their stored form.
 
-        :raises ValueError: if the submission set one of them.
+        :raises TypeError, ValueError: if one is invalid, or was set by the submission.
         """
-        _tags.check_settable(self._storage.flow_detail.own_meta, tags)
+        checked = _tags.check(tags)
+        _tags.check_settable(self._storage.flow_detail.own_meta, checked)
+        return checked
 
     def set_tags(self, tags: Mapping[str, Any], workflow: str) -> None:
         """Set tags of the flow, with the next write of the run."""

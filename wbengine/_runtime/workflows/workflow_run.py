@@ -320,9 +320,10 @@ class WorkflowRun:
         self._store(models.PUBLISHED, name, value)
 
     def _tag(self, tags: Mapping[str, Any], is_replaying: bool) -> None:
-        self._records.check_tags(tags)  # Also in a replay, which must raise the same exceptions.
+        # Also in a replay, which must raise the same exceptions.
+        checked = self._records.check_tags(tags)
         if not is_replaying:
-            self._records.set_tags(tags, self.record.name)
+            self._records.set_tags(checked, self.record.name)
 
     def _store(self, key: str, name: str, value: Any) -> None:
         """Store a named value under a key of `meta["workflow"]`, with the next write of the run."""
