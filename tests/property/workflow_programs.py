@@ -1,7 +1,8 @@
 """Random workflow programs: one interpreter for plain and `async` workflows and for a model.
 
 A program is a list of statements. Their keys are unique: they contain the positions of the
-surrounding statements and the numbers of the iterations.
+surrounding statements and the numbers of the iterations. Children execute programs, too; the keys
+of their statements begin with the key of the statement that starts the child.
 """
 
 from __future__ import annotations
@@ -10,7 +11,15 @@ import asyncio
 import contextlib
 import functools
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from typing import Any, Protocol
 
 from hypothesis import strategies as st
@@ -19,14 +28,18 @@ from wbengine import exceptions, steps, task
 from wbengine._concurrency.crash_points import crashpoint
 from wbengine.testing import World
 
-#: Number of signals that each channel receives before the run.
+#: Number of signals that each channel of the main program receives before the run.
 SIGNALS = 2
+
+#: Start of the keys of the main program.
+MAIN = "k"
 
 #: What tasks did, in order: ("do" | "note" | "reset" | "undo" | "untry", key). "note" stays.
 EFFECTS: list[tuple[str, str]] = []
 
-#: Sends a signal to the flow, unless it has this number of them: name and number. Tests set it.
-SEND: list[Callable[[str, int], object]] = []
+#: Sends a signal to a flow, unless it has this number of them: uuid of the flow, name and number.
+#: Tests set it.
+SEND: list[Callable[[str, str, int], object]] = []
 
 ERRORS = (ValueError, LookupError, exceptions.SignalTimeout)
 
@@ -107,9 +120,13 @@ def observe(key: str, values: Any) -> int:
     return 1
 
 
-@task.task
-def send(channel: str, number: int) -> None:
-    SEND[-1](channel, number)
+class Send(task.Task):
+    def execute(self, channel: str, number: int) -> None:
+        SEND[-1](self.request.flow_uuid, channel, number)
+
+
+class Continue(Exception):
+    """Ends an attempt: the program continues as new after the statement of its outermost list."""
 
 
 TASKS = {each.__name__: each for each in (work, flaky, bad, stubborn)}
@@ -140,7 +157,18 @@ class Api(Protocol):
         receives a signal that is sent now.
         """
 
+    async def post(self, channel: str) -> Any:
+        """Send a signal to the own flow, and wait for the next signal of the channel."""
+
     async def observe(self, key: str) -> int: ...
+
+    async def child(self, kind: str, body: Sequence[Any], key: str, *, is_detached: bool) -> Any:
+        """Execute a program in a child flow, and return its trace."""
+
+    async def children(
+        self, kind: str, programs: Mapping[str, Sequence[Any]], limit: int | None
+    ) -> list[Any]:
+        """Execute programs in child flows, by key, and return their traces."""
 
     def scope(self) -> contextlib.AbstractAsyncContextManager[None]: ...
 
@@ -153,11 +181,29 @@ class Api(Protocol):
         """Begin branches in scopes. They are cancelled, at the latest when the program ends."""
 
 
+async def execute_from(
+    api: Api, body: Sequence[Any], trace: list[Any], path: str, start: int
+) -> int | None:
+    """Execute the statements of a flow from a position.
+
+    :returns: the position at which a new attempt continues; None if the program has ended.
+    """
+    for position in range(start, len(body)):
+        try:
+            await execute(api, body[position : position + 1], trace, path, path, position)
+        except Continue:
+            return position + 1
+    return None
+
+
 async def execute(
-    api: Api, body: Sequence[Any], trace: list[Any], path: str = "k", channel: str = "main"
+    api: Api, body: Sequence[Any], trace: list[Any], path: str, channel: str, first: int = 0
 ) -> None:
-    """Execute the statements, and append their results to `trace`."""
-    for number, (kind, *details) in enumerate(body):
+    """Execute the statements, and append their results to `trace`.
+
+    :param first: the position of the first statement.
+    """
+    for number, (kind, *details) in enumerate(body, first):
         key = f"{path}.{number}"
         match kind:
             case "run":
@@ -173,8 +219,20 @@ async def execute(
                 trace.append(await api.wait_for(channel, has_default=details[0]))
             case "race":
                 trace.append(await api.race(channel, details[0]))
+            case "post":
+                trace.append(await api.post(channel))
             case "observe":
                 trace.append(await api.observe(key))
+            case "child":
+                workflow, is_detached, program = details
+                trace.append(await api.child(workflow, program, key, is_detached=is_detached))
+            case "children":
+                workflow, limit, items = details
+                by_key = {f"{key}.{index}": program for index, program in enumerate(items)}
+                trace += await api.children(workflow, by_key, limit)
+            case "continue":
+                await api.run("work", key)
+                raise Continue
             case "raise":
                 raise LookupError(key)
             case "loop":
@@ -235,6 +293,11 @@ class Model:
         self.left: set[str] = set()
         #: Starts of the keys of steps in scopes that do not end before the program.
         self.abandoned: set[str] = set()
+        #: Starts of the keys whose effects no failure or revert of the main program undoes.
+        self.final: set[str] = set()
+        #: Keys of the children, and of those that failed.
+        self.flows: set[str] = set()
+        self.failed: set[str] = set()
         self.channels: Counter[str] = Counter()
         self._sent: Counter[str] = Counter()
         self.result: list[Any] | None = None
@@ -245,16 +308,47 @@ class Model:
     def execute(self, body: Sequence[Any]) -> None:
         trace: list[Any] = []
         try:
-            finish(execute(self, body, trace))
+            finish(self._execute_flow(body, trace, MAIN))
         except ERRORS as error:
             self.error = described(error)
-            self._undo(0)
         else:
             self.result = trace
 
-    def _undo(self, start: int) -> None:
-        while len(self._complete) > start:
+    async def _execute_flow(self, body: Sequence[Any], trace: list[Any], path: str) -> None:
+        """Execute a program, and undo it if it fails."""
+        begin = len(self._complete)
+        position: int | None = 0
+        try:
+            while position is not None:
+                position = await execute_from(self, body, trace, path, position)
+                if position is not None:
+                    self._make_final(begin, path)
+        except ERRORS:
+            self._undo(begin)
+            raise
+
+    def _make_final(self, begin: int, path: str) -> None:
+        """Keep the effects of a flow since this step forever."""
+        left = {key for key in self.left if is_within(key, path)}
+        self.final |= left | {key for _, key in self._complete[begin:]}
+        del self._complete[begin:]
+
+    def _undo(self, begin: int) -> None:
+        while len(self._complete) > begin:
             self.effects.append(self._complete.pop())
+
+    def is_final(self, key: str) -> bool:
+        return any(is_within(key, path) for path in self.final)
+
+    def may_stay(self, key: str) -> bool:
+        """Return whether the effect of a step in flight may stay when the program has ended."""
+        if self.is_abandoned(key):
+            return False
+        failed = [path for path in self.failed if is_within(key, path)]
+        if self.error is not None:
+            failed.append(MAIN)
+        final = [path for path in self.final if is_within(key, path)]
+        return not failed or max(map(len, final), default=0) >= max(map(len, failed))
 
     def is_abandoned(self, key: str) -> bool:
         return any(map(key.startswith, self.abandoned))
@@ -297,12 +391,50 @@ class Model:
     async def sleep(self, seconds: float) -> None: ...
 
     async def wait_for(self, channel: str, *, has_default: bool) -> Any:
-        if self.channels[channel] < SIGNALS + self._sent[channel]:
+        if self.channels[channel] < self.initial(channel) + self._sent[channel]:
             self.channels[channel] += 1
             return self.channels[channel]
         if has_default:
             return "default"
         raise exceptions.SignalTimeout("no signal")
+
+    def initial(self, channel: str) -> int:
+        """Return the number of signals that a channel receives before the run."""
+        return 0 if any(is_within(channel, path) for path in self.flows) else SIGNALS
+
+    async def post(self, channel: str) -> Any:
+        self._sent[channel] += 1
+        return await self.wait_for(channel, has_default=True)
+
+    async def child(self, kind: str, body: Sequence[Any], key: str, *, is_detached: bool) -> Any:
+        self.flows.add(key)
+        trace: list[Any] = []
+        begin = len(self._complete)
+        try:
+            await self._execute_flow(body, trace, key)
+        except ERRORS:
+            self.failed.add(key)
+            raise
+        if is_detached:
+            del self._complete[begin:]
+            self.final.add(key)
+        return trace
+
+    async def children(
+        self, kind: str, programs: Mapping[str, Sequence[Any]], limit: int | None
+    ) -> list[Any]:
+        traces: list[Any] = []
+        first: BaseException | None = None
+        for key, body in programs.items():
+            if first is not None and limit == 1:
+                break
+            try:
+                traces.append(await self.child(kind, body, key, is_detached=False))
+            except ERRORS as error:
+                first = first or error
+        if first is not None:
+            raise first
+        return traces
 
     async def race(self, channel: str, waits: Sequence[str]) -> list[Any]:
         results = [await self.wait_for(channel, has_default=True) for _ in waits]
@@ -340,6 +472,11 @@ class Model:
         await self.run("work", key)
 
 
+def is_within(key: str, path: str) -> bool:
+    """Return whether a key is a path or below it."""
+    return key == path or key.startswith(f"{path}.")
+
+
 def finish(coroutine: Coroutine[Any, Any, Any]) -> Any:
     """Return the result of a coroutine that waits for nothing."""
     try:
@@ -361,23 +498,43 @@ def values_of(actual: steps.Steps | steps.AsyncSteps) -> list[Any]:
     return [actual.random(), str(actual.uuid4()), actual.now()]
 
 
-class _Sender:
-    """Numbers the signals that a program sends."""
+def program_of(body: Sequence[Any], path: str = MAIN) -> dict[str, Any]:
+    """Return the input of a workflow that executes a program."""
+    return {"body": body, "path": path}
 
-    def __init__(self) -> None:
-        self._sent: Counter[str] = Counter()
+
+class _Sender:
+    """Numbers the signals that a program sends, in all its attempts."""
+
+    def __init__(self, program: Mapping[str, Any]) -> None:
+        self._initial = SIGNALS if program["path"] == MAIN else 0
+        self.sent: Counter[str] = Counter(program.get("sent", {}))
 
     def _next_number(self, channel: str) -> int:
-        self._sent[channel] += 1
-        return self._sent[channel] + (0 if channel.endswith(".other") else SIGNALS)
+        self.sent[channel] += 1
+        return self.sent[channel] + (0 if channel.endswith(".other") else self._initial)
 
 
 class Plain(_Sender):
     """A program in a plain workflow. Branches of `gather` run one after the other."""
 
-    def __init__(self, actual: steps.Steps) -> None:
-        super().__init__()
+    def __init__(self, actual: steps.Steps, program: Mapping[str, Any]) -> None:
+        super().__init__(program)
         self._steps = actual
+
+    async def child(self, kind: str, body: Sequence[Any], key: str, *, is_detached: bool) -> Any:
+        inputs = {"program": program_of(body, key)}
+        return self._steps.child(WORKFLOWS[kind], inputs, name=key, detached=is_detached)
+
+    async def children(
+        self, kind: str, programs: Mapping[str, Sequence[Any]], limit: int | None
+    ) -> list[Any]:
+        items = [program_of(body, key) for key, body in programs.items()]
+        return self._steps.map(WORKFLOWS[kind], items, max_in_flight=limit)
+
+    async def post(self, channel: str) -> Any:
+        self._steps.run(Send, channel, self._next_number(channel))
+        return self._steps.wait_for(channel)
 
     async def observe(self, key: str) -> int:
         return self._steps.run(observe, key, values_of(self._steps))
@@ -403,7 +560,7 @@ class Plain(_Sender):
             names = [channel, f"{channel}.other"] if kind == "any" else [channel]
             result = self._steps.wait_any(channel, timeout=0, default=(channel, "default"))[1]
             if result == "default" and kind in {"any", "long"}:
-                self._steps.run(send, names[-1], self._next_number(names[-1]))
+                self._steps.run(Send, names[-1], self._next_number(names[-1]))
                 result = received(channel, self._steps.wait_any(*names))
             results.append(result)
         return results
@@ -426,10 +583,24 @@ class Plain(_Sender):
 class Async(_Sender):
     """A program in an `async` workflow."""
 
-    def __init__(self, actual: steps.AsyncSteps) -> None:
-        super().__init__()
+    def __init__(self, actual: steps.AsyncSteps, program: Mapping[str, Any]) -> None:
+        super().__init__(program)
         self._steps = actual
         self._left: set[asyncio.Future[Any]] = set()
+
+    async def child(self, kind: str, body: Sequence[Any], key: str, *, is_detached: bool) -> Any:
+        inputs = {"program": program_of(body, key)}
+        return await self._steps.child(WORKFLOWS[kind], inputs, name=key, detached=is_detached)
+
+    async def children(
+        self, kind: str, programs: Mapping[str, Sequence[Any]], limit: int | None
+    ) -> list[Any]:
+        items = [program_of(body, key) for key, body in programs.items()]
+        return await self._steps.map(WORKFLOWS[kind], items, max_in_flight=limit)
+
+    async def post(self, channel: str) -> Any:
+        await self._steps.run(Send, channel, self._next_number(channel))
+        return await self._steps.wait_for(channel)
 
     async def observe(self, key: str) -> int:
         return await self._steps.run(observe, key, values_of(self._steps))
@@ -474,7 +645,7 @@ class Async(_Sender):
         for kind, name in ("any", other), ("long", channel):
             for index in open_tasks:
                 if waits[index] == kind:
-                    await self._steps.run(send, name, self._next_number(name))
+                    await self._steps.run(Send, name, self._next_number(name))
                     await tasks[index]
         return await asyncio.gather(*tasks)
 
@@ -552,31 +723,51 @@ def received(channel: str, answer: tuple[str, Any]) -> Any:
 
 
 @task.workflow
-def plain(steps: steps.Steps, body: Any) -> Any:
-    trace: list[Any] = []
-    finish(execute(Plain(steps), body, trace))
+def plain(steps: steps.Steps, program: Any) -> Any:
+    trace = list(program.get("trace", ()))
+    api = Plain(steps, program)
+    start = program.get("start", 0)
+    following = finish(execute_from(api, program["body"], trace, program["path"], start))
+    if following is not None:
+        steps.continue_as_new(program=_continued(program, following, trace, api.sent))
     return trace
 
 
 @task.workflow
-async def coroutines(steps: steps.AsyncSteps, body: Any) -> Any:
-    trace: list[Any] = []
-    await execute(Async(steps), body, trace)
+async def coroutines(steps: steps.AsyncSteps, program: Any) -> Any:
+    trace = list(program.get("trace", ()))
+    api = Async(steps, program)
+    start = program.get("start", 0)
+    following = await execute_from(api, program["body"], trace, program["path"], start)
+    if following is not None:
+        steps.continue_as_new(program=_continued(program, following, trace, api.sent))
     return trace
+
+
+def _continued(
+    program: Mapping[str, Any], start: int, trace: list[Any], sent: Mapping[str, int]
+) -> dict[str, Any]:
+    return {**program, "start": start, "trace": trace, "sent": dict(sent)}
+
+
+WORKFLOWS = {"plain": plain, "async": coroutines}
 
 
 def is_ordered(body: Any) -> bool:
     """Return whether the order of all steps is determined."""
-    return not any(kind in {"map", "gather", "collect", "abandon", "leave"} for kind in kinds(body))
+    parallel = {"map", "gather", "collect", "abandon", "leave", "children"}
+    return parallel.isdisjoint(kinds(body))
 
 
-def kinds(body: Any) -> Iterator[str]:
+def kinds(body: Any, *, of_children: bool = True) -> Iterator[str]:
     """Return the kinds of all statements."""
     if isinstance(body, (tuple, list)):
         if body and isinstance(body[0], str):
             yield body[0]
+            if body[0] in {"child", "children"} and not of_children:
+                return
         for part in body:
-            yield from kinds(part)
+            yield from kinds(part, of_children=of_children)
 
 
 def _bodies(statement: Any) -> Any:
@@ -609,6 +800,7 @@ _SIMPLE = st.one_of(
         st.just("race"),
         st.lists(st.sampled_from(["short", "cancelled", "any", "long"]), min_size=1, max_size=5),
     ),
+    st.just(("post",)),
     st.just(("observe",)),
     st.just(("raise",)),
     st.tuples(st.just("leave"), st.sampled_from(["work", "flaky"])),
@@ -637,5 +829,50 @@ def _nested(statement: Any) -> Any:
     )
 
 
-#: Strategy for random programs.
-PROGRAMS = st.lists(st.recursive(_SIMPLE, _nested, max_leaves=16), min_size=1, max_size=6)
+def _programs(statement: Any, size: int) -> Any:
+    """Return programs of flows, which may continue as new."""
+    continuing = st.one_of(
+        st.just(("continue",)),
+        st.builds(lambda body: ("try", [*body, ("continue",)], []), _bodies(statement)),
+        st.builds(
+            lambda body, other: ("branch", [*body, ("continue",)], other), *2 * [_bodies(statement)]
+        ),
+        st.builds(lambda body: ("loop", 2, [*body, ("continue",)]), _bodies(statement)),
+    )
+    # Most programs do not continue.
+    elements = st.one_of(statement, statement, statement, continuing)
+    return st.lists(elements, min_size=1, max_size=size).map(_with_closed_scopes)
+
+
+def _with_closed_scopes(body: list[Any]) -> list[Any]:
+    """Return the program without scopes that are open when it continues as new."""
+    return _closed(body) if "continue" in kinds(body, of_children=False) else body
+
+
+def _closed(part: Any, *, is_in_scope: bool = False) -> Any:
+    if not isinstance(part, (tuple, list)) or (part and part[0] in ("child", "children")):
+        return part
+    if part and (part[0] == "abandon" or (is_in_scope and part[0] == "leave")):
+        return ("observe",)
+    is_in_scope = is_in_scope or (bool(part) and part[0] == "scope")
+    return type(part)(_closed(each, is_in_scope=is_in_scope) for each in part)
+
+
+def _with_children(statement: Any) -> Any:
+    workflows = st.sampled_from(sorted(WORKFLOWS))
+    program = _programs(statement, 3)
+    return st.one_of(
+        _nested(statement),
+        st.tuples(st.just("child"), workflows, st.sampled_from([False, False, True]), program),
+        st.tuples(
+            st.just("children"),
+            workflows,
+            st.sampled_from([None, 1]),
+            st.lists(program, max_size=3),
+        ),
+    )
+
+
+#: Strategies for random programs.
+CHILDLESS = _programs(st.recursive(_SIMPLE, _nested, max_leaves=16), 6)
+PROGRAMS = _programs(st.recursive(_SIMPLE, _with_children, max_leaves=16), 6)
