@@ -127,6 +127,60 @@ def test_repair_line_lets_flow_continue(wbengine: Command, store: base.Backend, 
     assert resumed(store, uuid) == "continues"
 
 
+#: Edits of `edited_flows.WORKFLOW`: old code, new code, name of the change, part of the hint.
+AUDIT, CHARGED, GO = edited_flows.AUDITED, edited_flows.CHARGED, edited_flows.GO
+CHARGE_USD = '    receipt = steps.run(charge, order, currency="USD")\n'
+REPAIRS = {
+    "removed": (AUDIT, "", "audit", "audit below it, before wait-for-go"),
+    "early end": (AUDIT + GO, "    return receipt\n", "audit", "keep audit below it"),
+    "moved": (AUDIT + GO, GO + AUDIT, "audit", "the old order below it, the new one below else"),
+    "arguments": (CHARGED, CHARGE_USD, "charge", "keep the recorded arguments of charge"),
+}
+
+
+@pytest.mark.parametrize("name", REPAIRS)
+def test_repair_line_keeps_recorded_calls(
+    wbengine: Command, store: base.Backend, name: str
+) -> None:
+    old, new, change, hint = REPAIRS[name]
+    module = f"repair_{name.replace(' ', '_')}"
+    text = edited_flows.WORKFLOW.format(helpers="helpers")
+    write("helpers", edited_flows.HELPERS)
+    write(module, text)
+    uuid = begin(store, module)
+    write(module, text.replace(old, new))
+    (finding,) = check(wbengine)["findings"]
+    assert finding["repair"] == f'if steps.version("{change}", 2) < 2:'
+    assert hint in finding["hint"]
+    kept = f"    {finding['repair']}\n    {edited_flows.indented(old)}"
+    if new:
+        kept += f"    else:\n    {edited_flows.indented(new)}"
+    write(module, text.replace(old, kept))
+    assert check(wbengine)["findings"] == []
+    assert resumed(store, uuid) == "continues"
+
+
+def test_hint_names_a_renamed_task_that_recorded_steps_need(
+    wbengine: Command, store: base.Backend
+) -> None:
+    text = edited_flows.WORKFLOW.format(helpers="helpers")
+    write("helpers", edited_flows.HELPERS)
+    write("renaming", text)
+    uuid = begin(store, "renaming")
+    old, new = edited_flows.LOOP, edited_flows.LOOP.replace("pack", "wrap")
+    renamed = text.replace("def pack(", "def wrap(")
+    write("renaming", renamed.replace(old, new))
+    (finding,) = check(wbengine)["findings"]
+    assert finding["repair"] == 'if steps.version("pack", 2) < 2:'
+    assert finding["hint"].startswith("restore the task renaming:pack")
+    restored = "@task.task\ndef pack(order):\n    return [1, 2, 3]\n\n\n@task.task\ndef wrap("
+    branches = f"    {finding['repair']}\n    {edited_flows.indented(old)}"
+    branches += f"    else:\n    {edited_flows.indented(new)}"
+    write("renaming", renamed.replace("@task.task\ndef wrap(", restored).replace(old, branches))
+    assert check(wbengine)["findings"] == []
+    assert resumed(store, uuid) == "continues"
+
+
 def test_equal_differences_of_many_flows_are_one_finding(
     wbengine: Command, store: base.Backend
 ) -> None:

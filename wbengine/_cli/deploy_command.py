@@ -97,6 +97,7 @@ def _print(printer: output.Printer, finding: Finding) -> None:
     printer.line(f"{count} of {name} {effect}: {finding.text}{place}")
     if finding.repair is not None:
         printer.line(f"    repair: {finding.repair}")
+        printer.line(f"            {finding.hint}")
     more = ", ..." if finding.count > len(finding.examples) else ""
     printer.line(f"    flows: {', '.join(finding.examples)}{more}")
 

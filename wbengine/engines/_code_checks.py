@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import CodeType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -59,6 +59,7 @@ class Verdict(NamedTuple):
     :ivar actual: how the code differs from it.
     :ivar place: file and line of the code.
     :ivar repair: line that makes the change depend on the version of the code.
+    :ivar hint: which code to put below this line.
     :ivar factory: name of the factory of the flow, or None if its record cannot be read.
     """
 
@@ -70,6 +71,7 @@ class Verdict(NamedTuple):
     actual: str | None = None
     place: str | None = None
     repair: str | None = None
+    hint: str | None = None
     factory: str | None = None
 
 
@@ -211,7 +213,7 @@ def _replayed(
             error.recorded,
             error.actual,
             steps.place or _definition(function),
-            _repair(stored.record, error, steps.command),
+            *_repair(stored.record, error, steps, function),
         )
     if error is not None:
         return _refused(error)
@@ -252,15 +254,43 @@ def _reversion(workflow: Any, record: models.AtomDetail, steps: history.History)
 
 
 def _repair(
-    record: models.AtomDetail, error: exceptions.NonDeterministicWorkflow, command: Command | None
-) -> str:
-    """Return the line that keeps the recorded call for flows that have begun."""
+    record: models.AtomDetail,
+    error: exceptions.NonDeterministicWorkflow,
+    steps: LocatedHistory,
+    function: Callable[..., Any],
+) -> tuple[str, str]:
+    """Return the line that keeps the recorded call for flows that have begun, and a hint."""
+    (step, note), command = steps.steps[error.step], steps.command
+    recorded = note.short_name(step.name)
+    is_new = False
+    if command is None:
+        hint = f"keep {recorded} below it"
+    elif _is_missing(note.task, function):
+        hint = f"restore the task {note.task}, and keep it below this line, the new call below else"
+    elif any(
+        (later.task, later.digest) == (command.path, command.digest)
+        for _, later in steps.steps.values()
+        if later.position > error.step
+    ):
+        hint = (
+            f"keep {recorded} below it, before {command.name}. If the call moved: the old order"
+            " below it, the new one below else"
+        )
+    elif command.path == note.task:
+        hint = f"keep the recorded arguments of {recorded} below it, the new call below else"
+    else:
+        is_new = True
+        hint = f"{command.name} below it. If it replaces {recorded}: keep {recorded} below else"
+    name = _NOT_NAME.sub("-", command.name if is_new and command else recorded).strip("-")
     content: Mapping[str, Any] = record.meta_value(models.WORKFLOW) or {}
-    recorded = error.recorded.partition("(")[0].rpartition(":")[2]
-    name = _NOT_NAME.sub("-", recorded if command is None else command.name).strip("-")
     newest = content.get(programs.VERSIONS, {}).get(name, 1) + 1
-    sign = "<" if command is None else ">="
-    return f'if steps.version("{name}", {newest}) {sign} {newest}:'
+    return f'if steps.version("{name}", {newest}) {">=" if is_new else "<"} {newest}:', hint
+
+
+def _is_missing(path: str, function: Callable[..., Any]) -> bool:
+    """Return whether a workflow has no task any more for a recorded step of its own code."""
+    is_own = path.partition(":")[0].partition(".")[0] == _PACKAGE or ":" not in path
+    return not is_own and step_tasks.find(path, function) is None
 
 
 def _place_of_caller() -> str | None:

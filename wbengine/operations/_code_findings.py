@@ -37,6 +37,7 @@ class Finding:
     :ivar actual: how the code differs from it.
     :ivar place: file and line of the code.
     :ivar repair: line that makes the change depend on the version of the code.
+    :ivar hint: which code to put below this line.
     :ivar examples: uuids of some flows.
     """
 
@@ -50,6 +51,7 @@ class Finding:
     actual: str | None
     place: str | None
     repair: str | None
+    hint: str | None
     count: int = 0
     examples: list[str] = dataclasses.field(default_factory=list)
 
@@ -85,6 +87,7 @@ class Findings:
                 finding = self._by_key[key] = Finding(
                     verdict.result, target.name, verdict.factory, verdict.text, verdict.workflow,
                     steps, verdict.recorded, verdict.actual, verdict.place, verdict.repair,
+                    verdict.hint,
                 )  # fmt: skip
             finding.add(target, verdict.step)
         if self.on_added is not None:
