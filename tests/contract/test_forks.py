@@ -235,6 +235,17 @@ def test_fork_of_fork_inherits_through_both(world: World) -> None:
 
 
 @places.everywhere
+@pytest.mark.parametrize(("start", "expected"), [("ship", [1, 2]), ("charge", [2, 2])])
+def test_fork_decides_versions_after_its_start_again(
+    world: World, start: str, expected: list[int]
+) -> None:
+    uuid = world.flow(fork_flows.versioned, newest=1)
+    flow = world.run_fork(uuid, start, edits=Edits(inputs={"newest": 2}))
+    (workflow,) = [record for record in flow if record.name.endswith("versioned")]
+    assert workflow.results[:2] == expected
+
+
+@places.everywhere
 def test_fork_inherits_received_signals_and_no_later_ones(world: World) -> None:
     store, board = world.store, world.board
     uuid = submit(store, board, fork_flows.approved)

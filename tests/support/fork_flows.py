@@ -136,6 +136,15 @@ def approved(run: steps.Steps) -> list[Any]:
 
 
 @task.workflow
+def versioned(run: steps.Steps, newest: int) -> list[int]:
+    """Decide a version before each step."""
+    first = run.version("first", newest)
+    run.run(charge, 1)
+    second = run.version("second", newest)
+    return [first, second, len(run.run(ship, "home"))]
+
+
+@task.workflow
 def looped(run: steps.Steps) -> int:
     for number in range(3):
         run.run(charge, number)

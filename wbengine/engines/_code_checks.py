@@ -13,7 +13,7 @@ from wbengine import exceptions, signals, states
 from wbengine._calls import invocation as calls
 from wbengine._introspection import object_names
 from wbengine._runtime import control, workflow_call
-from wbengine._runtime.workflows import history, programs, step_tasks
+from wbengine._runtime.workflows import history, step_tasks
 from wbengine._runtime.workflows.program import Program
 from wbengine._tasks.commands import Command
 from wbengine.engines import _allowed, _flow_errors, _flow_factories, _flow_replays, _loading
@@ -283,7 +283,7 @@ def _repair(
         hint = f"{command.name} below it. If it replaces {recorded}: keep {recorded} below else"
     name = _NOT_NAME.sub("-", command.name if is_new and command else recorded).strip("-")
     content: Mapping[str, Any] = record.meta_value(models.WORKFLOW) or {}
-    newest = content.get(programs.VERSIONS, {}).get(name, 1) + 1
+    newest = content.get(_step_notes.VERSIONS, {}).get(name, 1) + 1
     return f'if steps.version("{name}", {newest}) {">=" if is_new else "<"} {newest}:', hint
 
 

@@ -15,7 +15,7 @@ from wbengine._runtime.workflows import programs
 from wbengine._runtime.workflows.history import History, RecordedStep
 from wbengine._tasks.commands import Command
 from wbengine.engines._flow_replays import StoredWorkflow
-from wbengine.persistence import models
+from wbengine.persistence import _step_notes, models
 from wbengine.persistence._step_notes import StepNote
 from wbengine.types import _tags, codec
 from wbengine.types import failure as ft
@@ -98,7 +98,7 @@ def record_of(stored: StoredWorkflow, *, values: bool) -> dict[str, Any]:
         "uuid": record.uuid,
         "attempt": record.attempt,
         "begun": record.submitted,
-        "versions": dict(content.get(programs.VERSIONS, {})),
+        "versions": dict(content.get(_step_notes.VERSIONS, {})),
         "arguments": {name: _value(each, values) for name, each in arguments},
         "steps": [
             _step(stored, each, values)
@@ -224,7 +224,7 @@ def replay(workflow: task_module.Workflow, document: Any) -> Replayed:
         record = models.TaskDetail(document["workflow"], document["uuid"])
         record.attempt, record.submitted = document["attempt"], document.get("begun")
         versions = document.get("versions", {})
-        record.meta[models.WORKFLOW] = {programs.VERSIONS: versions}
+        record.meta[models.WORKFLOW] = {_step_notes.VERSIONS: versions}
         steps = [_recorded(record, *each) for each in enumerate(document["steps"])]
         arguments = {
             name: _read(each, f"input {name!r}") for name, each in document["arguments"].items()

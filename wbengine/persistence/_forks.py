@@ -9,12 +9,12 @@ from __future__ import annotations
 import dataclasses
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from wbengine import exceptions, states
 from wbengine._introspection import object_names
 from wbengine._security import keys
-from wbengine.persistence import _macs, models
+from wbengine.persistence import _macs, _step_notes, models
 from wbengine.persistence._step_notes import StepNote, failed_steps
 from wbengine.types import _outline, _tags
 from wbengine.types._outline import Outline
@@ -370,7 +370,8 @@ class _Copying:
         if position:
             # The next run continues this attempt.
             clone.attempt, clone.epoch = workflow.attempt, 1
-            clone.set_meta_value(models.WORKFLOW, record.meta_value(models.WORKFLOW))
+            content = record.meta_value(models.WORKFLOW)
+            clone.set_meta_value(models.WORKFLOW, _with_versions_before(content, position))
             self._copy_steps(workflow, clone, position)
 
     def _copy_steps(self, workflow: Steps, clone: models.AtomDetail, position: int) -> None:
@@ -397,3 +398,20 @@ class _Copying:
             if self._keyring is not None:
                 content = _macs.signed_step(self._fork.uuid, copied, content, self._keyring)
             copied.set_meta_value(models.STEP, content)
+
+
+def _with_versions_before(content: Mapping[str, Any], position: int) -> dict[str, Any]:
+    """Return the content of a workflow without versions that were decided at or after a position.
+
+    The fork decides these again.
+    """
+    positions = content.get(_step_notes.VERSION_POSITIONS, {})
+    return dict(content) | {
+        key: {
+            change: value
+            for change, value in content[key].items()
+            if positions.get(change, -1) < position
+        }
+        for key in (_step_notes.VERSIONS, _step_notes.VERSION_POSITIONS)
+        if key in content
+    }

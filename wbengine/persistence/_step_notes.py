@@ -9,7 +9,12 @@ from typing import Any, Final
 from wbengine.persistence import models
 from wbengine.types import failure as ft
 
-__all__ = ["StepNote", "failed_steps", "identity_of"]
+__all__ = ["VERSIONS", "VERSION_POSITIONS", "StepNote", "failed_steps", "identity_of"]
+
+#: Keys of `meta["workflow"]`: versions of changes (`steps.version`) that the attempt uses, and the
+#: number of steps that the function had called when each was decided.
+VERSIONS: Final = "versions"
+VERSION_POSITIONS: Final = "version_positions"
 
 
 @dataclasses.dataclass(slots=True)

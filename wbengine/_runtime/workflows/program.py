@@ -94,8 +94,8 @@ class Program(abc.ABC):
     only while the function waits.
 
     :param read: returns the completion of the step at a position.
-    :param read_version: returns the version of a change: its name, newest version, and whether the
-        function is being replayed.
+    :param read_version: returns the version of a change: its name, newest version, and the number
+        of steps that the function has called.
     :param publish: stores a published value.
     :param tag: checks tags, which may be invalid, and sets them unless the second argument is True:
         for a replay.
@@ -113,7 +113,7 @@ class Program(abc.ABC):
         history: History,
         *,
         read: Callable[[int], Completion],
-        read_version: Callable[[str, int, bool], int],
+        read_version: Callable[[str, int, int], int],
         publish: Callable[[str, Any], None],
         tag: Callable[[Mapping[str, Any], bool], None],
         store_large: Callable[[Any, str, int], Any],
@@ -236,7 +236,7 @@ class Program(abc.ABC):
 
     def version(self, change: str, newest: int) -> int:
         self._check_caller()
-        return self._read_version(change, newest, self._history.is_replaying(self.called_count))
+        return self._read_version(change, newest, self.called_count)
 
     def publish(self, name: str, value: Any) -> None:
         self._check_caller()

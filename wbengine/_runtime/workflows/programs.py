@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any
 
 from wbengine._runtime.workflow_call import WorkflowCall
 from wbengine._runtime.workflows.async_program import AsyncProgram
@@ -12,13 +12,10 @@ from wbengine._runtime.workflows.history import History
 from wbengine._runtime.workflows.program import Completion, Program
 from wbengine._runtime.workflows.replay_program import ReplayProgram
 from wbengine._runtime.workflows.thread_program import ThreadProgram
-from wbengine.persistence import models
+from wbengine.persistence import _step_notes, models
 from wbengine.storage import Storage
 
-__all__ = ["VERSIONS", "of_call", "replay"]
-
-#: Key of `meta["workflow"]`: versions of changes (`steps.version`) that the attempt uses.
-VERSIONS: Final = "versions"
+__all__ = ["of_call", "replay"]
 
 
 def of_call(
@@ -27,7 +24,7 @@ def of_call(
     on_waiting: Callable[[], object] | None,
     *,
     on_read: Callable[[models.TaskDetail], None],
-    read_version: Callable[[str, int, bool], int],
+    read_version: Callable[[str, int, int], int],
     publish: Callable[[str, Any], None],
     tag: Callable[[Mapping[str, Any], bool], None],
     values: Storage,
@@ -85,10 +82,10 @@ def replay(
     :returns: the call, which is closed. `error` is set if the function does not repeat the steps.
     """
     content = call.record.meta_value(models.WORKFLOW) or {}
-    versions: dict[str, int] = dict(content.get(VERSIONS, {}))
+    versions: dict[str, int] = dict(content.get(_step_notes.VERSIONS, {}))
 
-    def read_version(change: str, newest: int, is_replaying: bool) -> int:
-        return versions.setdefault(change, 1 if is_replaying else newest)
+    def read_version(change: str, newest: int, position: int) -> int:
+        return versions.setdefault(change, 1 if history.is_replaying(position) else newest)
 
     def tag(tags: Mapping[str, Any], is_replaying: bool) -> None:
         check_tags(tags)

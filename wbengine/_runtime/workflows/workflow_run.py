@@ -20,7 +20,7 @@ from wbengine._runtime.workflows.step_records import StepRecords, calls_revert
 from wbengine._tasks import commands
 from wbengine._tasks.child import Child
 from wbengine._tasks.sleep_and_wait_for import WaitingTask
-from wbengine.persistence import models
+from wbengine.persistence import _step_notes, models
 from wbengine.persistence._step_notes import StepNote
 from wbengine.running import LOCAL
 from wbengine.task import Task
@@ -298,12 +298,13 @@ class WorkflowRun:
             step.record.ended = step.note.at
         self._records.complete(step)
 
-    def _read_version(self, change: str, newest: int, is_replaying: bool) -> int:
+    def _read_version(self, change: str, newest: int, position: int) -> int:
         content = self.record.meta_value(models.WORKFLOW) or {}
-        version: int | None = content.get(programs.VERSIONS, {}).get(change)
+        version: int | None = content.get(_step_notes.VERSIONS, {}).get(change)
         if version is None:
-            version = 1 if is_replaying else newest
-            self._store(programs.VERSIONS, change, version)
+            version = 1 if self._history.is_replaying(position) else newest
+            self._store(_step_notes.VERSIONS, change, version)
+            self._store(_step_notes.VERSION_POSITIONS, change, position)
             self._new_versions.add(change)
         return version
 
@@ -311,9 +312,11 @@ class WorkflowRun:
         """Remove the versions that a differing replay stored: no step depends on them."""
         content = self.record.meta_value(models.WORKFLOW)
         if self._new_versions and content is not None:
-            versions = content[programs.VERSIONS].items()
-            kept = {change: each for change, each in versions if change not in self._new_versions}
-            self.record.meta[models.WORKFLOW] = {**content, programs.VERSIONS: kept}
+            without = {
+                key: {each: v for each, v in content[key].items() if each not in self._new_versions}
+                for key in (_step_notes.VERSIONS, _step_notes.VERSION_POSITIONS)
+            }
+            self.record.meta[models.WORKFLOW] = {**content, **without}
             self._records.mark(self.record)
 
     def _publish(self, name: str, value: Any) -> None:
