@@ -425,6 +425,41 @@ def test_held_fork_is_cancelled_after_the_revert_of_the_original_failed(world: W
     assert EFFECTS[-1] == "undo D" and flow_of(world.store, uuid).state == states.REVERTED
 
 
+@places.everywhere
+def test_fork_whose_original_is_deleted_is_cancelled(world: World) -> None:
+    uuid = world.flow(fork_flows.diamond, **CARD)
+    FAILING.add("undo D")
+    fork = world.fork(uuid, "D", undo=True)
+    world.revert(uuid)
+    EFFECTS.clear()
+    with pytest.raises(
+        exceptions.InvalidState, match=f"its fork {fork} starts when it is reverted"
+    ):
+        operations.delete(world.store, uuid)
+    operations.delete(world.store, uuid, force=True)
+    world.revert(fork)
+    flow = flow_of(world.store, fork)
+    assert flow.state == states.REVERTED and sorted(EFFECTS) == [f"undo {task}" for task in "ABCE"]
+    assert (
+        flow.meta[models.CANCELLED]["reason"] == f"flow {uuid} was deleted before it was reverted"
+    )
+
+
+@places.everywhere
+def test_flow_that_reverts_results_of_others_is_deleted_after_them(world: World) -> None:
+    uuid = world.flow(fork_flows.diamond, **CARD)
+    fork = world.run_fork(uuid, "D", own=True).uuid
+    user = world.run_fork(fork, "D").uuid
+    for needed, other in (fork, f"Delete the fork first|{user}"), (fork, "only"):
+        with pytest.raises(exceptions.InvalidState, match=other):
+            operations.delete(world.store, needed)
+    operations.delete(world.store, user)
+    with pytest.raises(exceptions.InvalidState, match=f"inherited from flow {uuid}"):
+        operations.delete(world.store, fork)
+    operations.delete(world.store, uuid)
+    operations.delete(world.store, fork)
+
+
 @places.on("sqlite", "postgresql")
 def test_fork_with_undo_gets_the_unique_key(world: World) -> None:
     FAILING.add("D")

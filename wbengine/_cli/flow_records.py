@@ -109,8 +109,9 @@ def import_command(context: contexts.Context, file: BinaryIO) -> None:
     "delete",
     help="""Delete flows and their records.
 
-    A flow that an engine runs is deleted only with --force; its run then fails. Filters select
-    flows that have ended, unless --state is given.
+    A flow that an engine runs is deleted only with --force; its run then fails. So is a flow that
+    the undo of a fork needs; without --force, the message names the flow to delete first. Filters
+    select flows that have ended, unless --state is given.
 
     \b
     Examples:
@@ -119,7 +120,8 @@ def import_command(context: contexts.Context, file: BinaryIO) -> None:
     """,
 )
 @flow_selection.flows_option
-@click.option("--force", is_flag=True, help="Also delete flows that an engine runs.")
+@click.option("--force", is_flag=True,
+    help="Also delete flows that an engine runs, or that the undo of a fork needs.")  # fmt: skip
 def delete(context: contexts.Context, selection: flow_selection.Selection, force: bool) -> int:
     with context.backend() as backend:
         rows = flow_selection.rows_of(backend, selection, _DELETE.states)

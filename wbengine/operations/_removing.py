@@ -9,7 +9,8 @@ from typing import Final
 from wbengine import exceptions, states
 from wbengine._text import timestamps
 from wbengine.operations import _suspend_and_cancel
-from wbengine.persistence import _owners, base
+from wbengine.persistence import _living_forks, _owners, base
+from wbengine.types import codec
 
 __all__ = ["ENDED", "delete", "prune"]
 
@@ -27,20 +28,34 @@ def delete(
 
     Its job is deleted too, if the store contains it.
 
-    :param force: also if an engine runs it, which then cannot write any more, and in any state.
+    :param force: also if an engine runs it, which then cannot write any more, and in any state;
+        and if the undo of forks or originals needs it. Forks that wait for its reversion are
+        cancelled.
     :param states: states in which it is deleted.
     :raises NotFound: if the flow does not exist.
     :raises FlowBusy: if an engine runs it.
-    :raises InvalidState: if it is in another state.
+    :raises InvalidState: if it is in another state, or the undo of forks or originals needs it.
     """
+    waiting: list[str] = []
     with contextlib.closing(backend.get_connection()) as connection:
         row = next(iter(connection.list_flows(uuid=uuid, limit=1).flows), None)
         if row is None or row.uuid != uuid:
             raise exceptions.NotFound(f"Unknown flow {uuid!r}")
+        if row.has_forks or row.is_fork:
+            with codec.unknown_classes_as_text():
+                detail = connection.get_flow_details(uuid, lazy=True)
+            if force:
+                waiting = _living_forks.waiting_forks(connection, detail)
+            elif (refusal := _living_forks.deletion_refusal(connection, detail)) is not None:
+                raise exceptions.InvalidState(f"{refusal}, or use --force")
         try:
             _delete_flow(connection, row, None if force else base.Removable(states))
         except exceptions.FlowBusy as error:
             raise _suspend_and_cancel.busy(uuid, error.owner) from None
+    for fork in waiting:
+        reason = f"flow {uuid} was deleted before it was reverted"
+        with contextlib.suppress(exceptions.NotFound, exceptions.InvalidState):
+            _suspend_and_cancel.cancel(backend, fork, reason=reason)
 
 
 def prune(

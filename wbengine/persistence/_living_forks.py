@@ -1,4 +1,4 @@
-"""Forks that have not ended: the flows whose results they use must not be reverted."""
+"""Forks of stored flows, which use their results or revert them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from wbengine.types import codec
 if TYPE_CHECKING:
     from wbengine.persistence import base
 
-__all__ = ["refusal"]
+__all__ = ["deletion_refusal", "refusal", "waiting_forks"]
 
 
 def refusal(connection: base.Connection, flow: models.FlowDetail, what: str) -> str | None:
@@ -39,8 +39,7 @@ def refusal(connection: base.Connection, flow: models.FlowDetail, what: str) -> 
         return (
             f"Flow {flow.uuid} was superseded by its fork {flow.successor}, which owns its results"
         )
-    with codec.unknown_classes_as_text():
-        living = _living(connection, flow, is_first=True)
+    living = _living(connection, flow, is_first=True)
     if living is None:
         return None
     return (
@@ -49,13 +48,50 @@ def refusal(connection: base.Connection, flow: models.FlowDetail, what: str) -> 
     )
 
 
+def deletion_refusal(connection: base.Connection, flow: models.FlowDetail) -> str | None:
+    """Return why a flow must not be deleted because of its forks, or as a fork; or None."""
+    if waiting := waiting_forks(connection, flow):
+        return (
+            f"Flow {flow.uuid} is not deleted: its fork {waiting[0]} starts when it is reverted."
+            " Cancel the fork first, when the reversion has ended"
+        )
+    if flow.state == states.REVERTED:
+        return None
+    for entry in flow.forks:
+        if not entry.get("own") and _stored(connection, entry["flow"]) is not None:
+            return (
+                f"Flow {flow.uuid} is not deleted: its fork {entry['flow']} uses results that only"
+                " this flow can revert. Delete the fork first"
+            )
+    origin = flow.forked_from
+    if origin is not None and origin.get("own") and _stored(connection, origin["flow"]) is not None:
+        return (
+            f"Flow {flow.uuid} is not deleted: only this fork can revert the results that it"
+            f" inherited from flow {origin['flow']}. Delete that flow first"
+        )
+    return None
+
+
+def waiting_forks(connection: base.Connection, flow: models.FlowDetail) -> list[str]:
+    """Return the uuids of the forks that start when a flow is reverted."""
+    forks = [_stored(connection, entry["flow"]) for entry in flow.forks if entry.get("own")]
+    return [fork.uuid for fork in forks if fork is not None and fork.is_held]
+
+
+def _stored(connection: base.Connection, uuid: str) -> models.FlowDetail | None:
+    """Return a flow without its atoms, or None if it was deleted."""
+    try:
+        with codec.unknown_classes_as_text():
+            return connection.get_flow_details(uuid, lazy=True)
+    except exceptions.NotFound:
+        return None
+
+
 def _refusal_to_cancel(connection: base.Connection, fork: models.FlowDetail) -> str | None:
     """Return why a fork that waits for the reversion of its original cannot be cancelled."""
     original = (fork.forked_from or {}).get("flow", "")
-    try:
-        with codec.unknown_classes_as_text():
-            flow = connection.get_flow_details(original, lazy=True)
-    except exceptions.NotFound:  # It was deleted.
+    flow = _stored(connection, original)
+    if flow is None:
         return None
     if flow.state in states.FLOW_ENDED and not connection.commands([original]):
         return None  # The reversion was refused, or failed.
@@ -65,9 +101,8 @@ def _refusal_to_cancel(connection: base.Connection, fork: models.FlowDetail) -> 
 def _living(connection: base.Connection, flow: models.FlowDetail, *, is_first: bool) -> str | None:
     for entry in flow.forks:
         uuid = entry["flow"]
-        try:
-            fork = connection.get_flow_details(uuid, lazy=True)
-        except exceptions.NotFound:  # It was deleted.
+        fork = _stored(connection, uuid)
+        if fork is None:
             continue
         request = connection.commands([uuid]).get(uuid)
         has_ended = fork.state in states.FLOW_ENDED and not (request and request.reruns_flow)

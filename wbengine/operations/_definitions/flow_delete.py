@@ -16,7 +16,10 @@ _AnyState = Annotated[
 ]
 _Force = Annotated[
     bool,
-    op.Parameter("Delete the flow in any state, also if an engine runs it.", {"type": "boolean"}),
+    op.Parameter(
+        "Delete the flow in any state, also if an engine runs it or the undo of a fork needs it.",
+        {"type": "boolean"},
+    ),
 ]
 
 
