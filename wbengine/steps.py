@@ -402,6 +402,9 @@ class Steps(_CommonSteps):
         :param inputs: inputs of the child by name.
         :param name: name of the child; default: that of the workflow or flow.
         :param detached: cancel, suspend and revert the child only by itself.
+        Each attempt of the parent starts new children. A retry of the parent is refused as long as
+        a child in FAILURE has complete tasks.
+
         :returns: the result of a workflow; of another flow, all values by name, as `engines.run`.
         :raises TypeError: if an argument has a wrong type.
         :raises NotEncodable: if an input cannot be encoded.

@@ -47,6 +47,16 @@ def free(steps: steps.Steps) -> None:
     steps.run(book)
 
 
+@task.workflow
+def parent(steps: steps.Steps) -> None:
+    steps.child(paid)
+
+
+@task.workflow
+def harmless_parent(steps: steps.Steps) -> None:
+    steps.child(free)
+
+
 @pytest.fixture
 def store() -> Iterator[base.Backend]:
     EFFECTS.clear()
@@ -76,5 +86,24 @@ def test_workflow_is_not_retried_if_it_would_repeat_an_effect(store: base.Backen
 
 def test_workflow_whose_steps_have_no_revert_is_retried(store: base.Backend) -> None:
     uuid = failed(store, "free")
+    operations.retry(store, uuid, never_resolve=True).run()
+    assert EFFECTS == ["look up", "look up", "book"]
+
+
+def test_parent_is_retried_after_its_failed_child_is_reverted(store: base.Backend) -> None:
+    uuid = failed(store, "parent")
+    with store.get_connection() as connection:
+        (child,) = connection.list_flows(parent=uuid).flows
+    assert child.state == states.FAILURE
+    with pytest.raises(exceptions.InvalidState, match=f"wbengine flow revert {child.uuid}"):
+        operations.retry(store, uuid, never_resolve=True)
+    with pytest.raises(ValueError, match="no"):
+        operations.revert(store, child.uuid, never_resolve=True).run()
+    operations.retry(store, uuid, never_resolve=True).run()
+    assert EFFECTS == ["pay", "refund", "pay", "book"]
+
+
+def test_parent_of_failed_child_without_effects_is_retried(store: base.Backend) -> None:
+    uuid = failed(store, "harmless_parent")
     operations.retry(store, uuid, never_resolve=True).run()
     assert EFFECTS == ["look up", "look up", "book"]

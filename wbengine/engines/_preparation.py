@@ -13,6 +13,7 @@ from wbengine._introspection import binding
 from wbengine._runtime import plan as plan_module
 from wbengine._tasks import arguments as arguments_module
 from wbengine.engines import _compilation, _differences
+from wbengine.persistence import base as persistence
 from wbengine.persistence import models
 from wbengine.types import codec
 
@@ -144,14 +145,17 @@ def check_steps(
     flow_uuid: str,
     records: Iterable[models.AtomDetail],
     retried: Iterable[models.AtomDetail | None],
+    backend: persistence.Backend | None,
 ) -> None:
     """Check that workflows which call all of their steps again repeat no effect.
 
     :param records: all records of the flow.
     :param retried: records of the atoms that run again.
-    :raises InvalidState: if a complete step has a `revert` that nothing would call any more, or if
-        another flow reverts it.
+    :param backend: the store of child flows, or None.
+    :raises InvalidState: if a complete step has a `revert` that nothing would call any more, if
+        another flow reverts it, or if a failed child flow has complete tasks.
     """
+    failed_children: list[tuple[str, models.AtomDetail]] = []
     workflows = {
         record.uuid: record
         for record in retried
@@ -162,6 +166,9 @@ def check_steps(
             continue
         note = step.meta[models.STEP]
         workflow = workflows.get(note["workflow"])
+        child = step.meta_value(models.CHILD)
+        if workflow is not None and child is not None and step.state == states.FAILURE:
+            failed_children.append((child, step))
         has_effect = step.state == states.SUCCESS and note.get("arguments") is not None
         if workflow is None or not (has_effect or step.is_reverted_elsewhere):
             continue
@@ -175,6 +182,40 @@ def check_steps(
             f"Workflow {workflow.name!r} cannot be retried: it would repeat step {step.name!r},"
             f" {why} the flow instead: wbengine flow fork {flow_uuid} --from failed"
         )
+    if backend is not None and failed_children:
+        _check_children(failed_children, backend)
+
+
+def _check_children(
+    failed: Iterable[tuple[str, models.AtomDetail]], backend: persistence.Backend
+) -> None:
+    """Check that failed child flows, which new ones replace, have no complete task.
+
+    :param failed: uuids of child flows, with their steps.
+    :raises InvalidState: if one has.
+    """
+    with contextlib.closing(backend.get_connection()) as connection:
+        for uuid, step in failed:
+            try:
+                with codec.unknown_classes_as_text():
+                    child = connection.get_flow_details(uuid)
+            except exceptions.NotFound:
+                continue
+            if child.state == states.FAILURE and any(map(_has_effect, child)):
+                raise exceptions.InvalidState(
+                    f"Child flow {uuid} of step {step.name!r} failed with complete tasks, which a"
+                    " retry would repeat in a new child flow. Revert the child first: wbengine"
+                    f" flow revert {uuid}"
+                )
+
+
+def _has_effect(record: models.AtomDetail) -> bool:
+    """Return whether a task or step is complete and may have a `revert`."""
+    if record.state != states.SUCCESS or record.kind == "retry":
+        return False
+    if record.is_step:
+        return record.meta[models.STEP].get("arguments") is not None
+    return record.name != models.INJECTOR and record.meta_value(models.WORKFLOW) is None
 
 
 def failed_nodes(storage: storage_module.Storage) -> list[int]:
@@ -193,7 +234,8 @@ def failed_nodes(storage: storage_module.Storage) -> list[int]:
 
 
 def _check_steps_of(nodes: Iterable[int], storage: storage_module.Storage) -> None:
-    check_steps(storage.flow_uuid, storage.flow_detail, (storage.records[node] for node in nodes))
+    retried = [storage.records[node] for node in nodes]
+    check_steps(storage.flow_uuid, storage.flow_detail, retried, storage.backend)
 
 
 def check_retriable(flow_name: str, records: Iterable[models.AtomDetail]) -> None:

@@ -121,7 +121,7 @@ def _check(
         atoms = [record for record in records if not record.is_step]
         _preparation.check_retriable(detail.name, atoms)
         failed = [record for record in atoms if record.state == states.FAILURE]
-        _preparation.check_steps(detail.uuid, records, failed)
+        _preparation.check_steps(detail.uuid, records, failed, connection.backend)
 
 
 def check_edits(connection: base.Connection, uuid: str, edits: Edits) -> None:
