@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from wbengine._payloads.payloads import Payloads
 
 __all__ = [
-    "MAX_VALUE_BYTES", "NAME_SCHEMA", "OR", "Signal", "check_name", "child_of", "end_of_child",
-    "label", "not_awaited", "oldest_first", "stored_name",
+    "CHILD_PREFIX", "MAX_VALUE_BYTES", "NAME_SCHEMA", "OR", "Signal", "check_name", "child_of",
+    "end_of_child", "label", "not_awaited", "oldest_first", "stored_name",
 ]  # fmt: skip
 
 #: Maximum size of a signal's value as JSON.
@@ -40,7 +40,7 @@ NAME_SCHEMA: Final[Mapping[str, Any]] = {
 _SEPARATOR: Final = "\x1f"
 #: Start of the names of signals that report the end of a child flow. Names of other signals are
 #: printable, so users cannot send these.
-_CHILD: Final = "\x1echild:"
+CHILD_PREFIX: Final = "\x1echild:"
 #: Text between the names of a wait for one of several signals.
 OR: Final = " or "
 _NUMBERED: Final = re.compile(rf"(.+){_SEPARATOR}([2-9]|[1-9][0-9]{{1,17}})", re.DOTALL)
@@ -181,12 +181,13 @@ def end_of_child(uuid: str, epoch: int, at: float) -> Signal:
         repeated write of an end the same one.
     :param at: Unix seconds.
     """
-    return Signal(f"{_CHILD}{uuid}", "null", at, max(1, epoch))
+    return Signal(f"{CHILD_PREFIX}{uuid}", "null", at, max(1, epoch))
 
 
 def child_of(signal: Signal) -> str | None:
     """Return the uuid of the child flow whose end a signal reports, or None."""
-    return signal.name.removeprefix(_CHILD) if signal.name.startswith(_CHILD) else None
+    name = signal.name
+    return name.removeprefix(CHILD_PREFIX) if name.startswith(CHILD_PREFIX) else None
 
 
 def oldest_first(signals: Iterable[Signal]) -> list[Signal]:

@@ -236,6 +236,8 @@ class Parked(NamedTuple):
     :ivar limit: name of the limit for whose permit the flow itself, or all of its ready tasks wait.
     :ivar units: the units of this limit that it takes, or its first task.
     :ivar has_begun: whether its tasks may begin, except those that wait.
+    :ivar ends: number of the received signals that report ends of child flows.
+    :ivar end_delay: seconds for which a further end may wait until it ends the parking.
     """
 
     seconds: float | None
@@ -244,6 +246,8 @@ class Parked(NamedTuple):
     limit: str | None = None
     units: float = 1.0
     has_begun: bool = True
+    ends: int = 0
+    end_delay: float = 0.0
 
 
 class Parking:

@@ -15,11 +15,13 @@ import contextlib
 import functools
 import queue
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent import futures
 from typing import Any, Final, TypeVar
 
-from wbengine import _payloads, exceptions, signals, states, storage
+import sqlalchemy as sa
+
+from wbengine import _payloads, _sql, exceptions, signals, states, storage
 from wbengine._concurrency import clocks
 from wbengine._introspection import object_names
 from wbengine._runtime.control import read_given_up
@@ -49,12 +51,17 @@ _T = TypeVar("_T")
 
 #: Maximum number of flows that one transaction starts, or one read returns.
 _MAX_FLOWS: Final = 500
+#: Maximum number of commands that one transaction sends. It locks the flows and their jobs.
+_MAX_COMMANDS: Final = 100
 #: Maximum number of children of a flow that run in its process at the same time.
 _MAX_THREADS: Final = 32
 #: Interval at which the end of a run suspends children in this process that are about to begin.
 _SUSPEND_SECONDS: Final = 0.05
 
 _UNFINISHED: Final = tuple(each for each in states.FLOW_STATES if each not in states.FLOW_ENDED)
+
+#: What a command requests, its reason, and its sender; None: the parent.
+_Command = tuple[str, str | None, str | None]
 
 _MakeEngine = Callable[[Any, models.FlowDetail, persistence.Backend], base.Engine]
 
@@ -99,10 +106,9 @@ class ChildFlows:
         return failures
 
     def _start(self, starts: Sequence[Start], failures: dict[str, ft.Failure]) -> None:
-        uuids = [start.uuid for start in starts]
-        stored = self._access(lambda connection: connection.flow_records(uuids))
-        commands = self._access(lambda connection: connection.commands(uuids))
+        stored, commands = self._records_of([start.uuid for start in starts])
         new: list[_submission.NewFlow] = []
+        resumed: list[str] = []
         for start in starts:
             flow = stored.get(start.uuid)
             if flow is None:
@@ -113,7 +119,8 @@ class ChildFlows:
                 except Exception as error:
                     failures[start.uuid] = ft.Failure.from_exception(error)
             elif self._was_suspended_here(flow, commands.get(flow.uuid)):
-                self._command(flow.uuid, _commands.RESUME)
+                resumed.append(flow.uuid)
+        self._command(resumed, _commands.RESUME)
         if new:
             self._post(new)
         for start in starts:
@@ -191,44 +198,78 @@ class ChildFlows:
         why = _history.why_suspended(flow.history) or ""
         return flow.is_suspended_by_command and f"by {self._by}" in why
 
-    def cancel(self, uuid: str, reason: str) -> bool:
-        try:
-            self._command(uuid, _commands.CANCEL, reason)
-        except exceptions.NotFound:
-            return False
-        except exceptions.InvalidState:
-            return True  # It has ended, and its end is reported.
+    def cancel(self, uuids: Collection[str], reason: str) -> Collection[str]:
+        pending = self._not_cancelled(uuids)
+        refused = self._command_each(dict.fromkeys(pending, (_commands.CANCEL, reason, None)))
+        # An end that prevents the cancellation is reported.
+        missing = [
+            each for each, error in refused.items() if isinstance(error, exceptions.NotFound)
+        ]
         if self._local is not None:
-            self._local.run(uuid)
-        return True
+            for uuid in uuids:
+                if uuid not in refused:
+                    self._local.run(uuid)
+        return missing
 
-    def revert(self, uuid: str, request: str) -> End | None:
-        mark = f"{self._by}, step {request}"
-        self._raise_lost_store(uuid)
-        try:
-            flow = self._access(lambda connection: connection.get_flow_details(uuid, lazy=True))
-            command = self._access(lambda connection: connection.commands([uuid])).get(uuid)
-            self._check_successor(flow)
-        except exceptions.NotFound:
-            return _deleted(uuid, "it cannot be reverted")
-        except exceptions.InvalidState as error:
-            return End(states.REVERT_FAILURE, ft.Failure.from_exception(error))
-        if flow.state in states.FLOW_ENDED and command is not None and not command.reruns_flow:
-            command = None  # Its engine died after the end, before it deleted the command.
-        if flow.state == states.REVERTED and command is None:
-            return End(states.REVERTED, None)
-        was_requested = any(mark in (change.why or "") for change in flow.history)
-        has_failed = flow.state == states.FAILURE and not _was_interrupted(flow)
-        if command is None and was_requested and has_failed:
-            return self._failed_revert(uuid)
-        if command is None and not (was_requested and flow.state not in states.FLOW_ENDED):
+    def _not_cancelled(self, uuids: Collection[str]) -> list[str]:
+        """Return the flows of these that may still need the command to cancel them."""
+        stored, commands = self._records_of(uuids)
+
+        def is_cancelled(uuid: str) -> bool:
+            flow, command = stored.get(uuid), commands.get(uuid)
+            if command is not None or flow is None:
+                return command is not None and command.what == _commands.CANCEL
+            return flow.is_cancelled and not flow.is_suspended_by_command
+
+        return [uuid for uuid in uuids if not is_cancelled(uuid)]
+
+    def _records_of(
+        self, uuids: Collection[str]
+    ) -> tuple[Mapping[str, models.FlowDetail], Mapping[str, persistence.FlowCommand]]:
+        stored = self._access(lambda connection: connection.flow_records(uuids))
+        return stored, self._access(lambda connection: connection.commands(uuids))
+
+    def revert(self, requests: Mapping[str, str]) -> Mapping[str, End]:
+        ends: dict[str, End] = {}
+        stored, commands = self._records_of(requests)
+        to_command: dict[str, _Command] = {}
+        for uuid, request in requests.items():
+            self._raise_lost_store(uuid)
+            mark, flow, command = (
+                f"{self._by}, step {request}",
+                stored.get(uuid),
+                commands.get(uuid),
+            )
             try:
-                self._command(uuid, _commands.REVERT, by=mark)
+                if flow is None:  # Missing or damaged.
+                    flow = self._access(functools.partial(_record, uuid=uuid))
+                self._check_successor(flow)
+            except exceptions.NotFound:
+                ends[uuid] = _deleted(uuid, "it cannot be reverted")
+                continue
             except exceptions.InvalidState as error:
-                return End(flow.state or states.PENDING, ft.Failure.from_exception(error))
+                ends[uuid] = End(states.REVERT_FAILURE, ft.Failure.from_exception(error))
+                continue
+            if flow.state in states.FLOW_ENDED and command is not None and not command.reruns_flow:
+                command = None  # Its engine died after the end, before it deleted the command.
+            if flow.state == states.REVERTED and command is None:
+                ends[uuid] = End(states.REVERTED, None)
+                continue
+            was_requested = any(mark in (change.why or "") for change in flow.history)
+            has_failed = flow.state == states.FAILURE and not _was_interrupted(flow)
+            if command is None and was_requested and has_failed:
+                ends[uuid] = self._failed_revert(uuid)
+            elif command is None and not (was_requested and flow.state not in states.FLOW_ENDED):
+                to_command[uuid] = _commands.REVERT, None, mark
+        for uuid, refusal in self._command_each(to_command).items():
+            if isinstance(refusal, exceptions.NotFound):
+                ends[uuid] = _deleted(uuid, "it cannot be reverted")
+            else:
+                ends[uuid] = End(states.REVERT_FAILURE, ft.Failure.from_exception(refusal))
         if self._local is not None:
-            self._local.run(uuid)
-        return None
+            for uuid in requests.keys() - ends.keys():
+                self._local.run(uuid)
+        return ends
 
     def _check_successor(self, flow: models.FlowDetail) -> None:
         """Check that no fork owns results of a child that are not reverted.
@@ -259,14 +300,33 @@ class ChildFlows:
         failure = failures[0] if len(failures) == 1 else _failure_of(flow)
         return End(flow.state or states.PENDING, failure)
 
-    def end_of(self, uuid: str, task: Child) -> End | None:
-        error = self._raise_lost_store(uuid)
-        if task.flow is not None:
-            _flow_of(task, is_made=False)  # Its module defines the types of values.
-        try:
-            flow = self._access(lambda connection: connection.get_flow_details(uuid))
-            command = self._access(lambda connection: connection.commands([uuid])).get(uuid)
-        except exceptions.NotFound:
+    def ends_of(self, tasks: Mapping[str, Child]) -> Mapping[str, End]:
+        ends: dict[str, End] = {}
+        uuids = list(tasks)
+        for first in range(0, len(uuids), _MAX_FLOWS):
+            part = uuids[first : first + _MAX_FLOWS]
+            errors = {uuid: self._raise_lost_store(uuid) for uuid in part}
+            for uuid in part:
+                if tasks[uuid].flow is not None:
+                    _flow_of(tasks[uuid], is_made=False)  # Its module defines the types of values.
+            flows, commands = self._together(functools.partial(_ended_flows, uuids=part))
+            for uuid in part:
+                end = self._end_of(
+                    uuid, tasks[uuid], flows.get(uuid), commands.get(uuid), errors[uuid]
+                )
+                if end is not None:
+                    ends[uuid] = end
+        return ends
+
+    def _end_of(
+        self,
+        uuid: str,
+        task: Child,
+        flow: models.FlowDetail | None,
+        command: persistence.FlowCommand | None,
+        error: Exception | None,
+    ) -> End | None:
+        if flow is None:
             return _deleted(uuid, "its result is lost")
         is_requested = command is not None and command.reruns_flow
         if flow.state not in states.FLOW_ENDED or is_requested:
@@ -274,7 +334,7 @@ class ChildFlows:
                 return None
             return End(flow.state or states.PENDING, ft.Failure.from_exception(error))
         if _was_interrupted(flow):
-            self._command(uuid, _commands.RESUME)
+            self._command([uuid], _commands.RESUME)
             if self._local is not None:
                 self._local.run(uuid)
             return None
@@ -284,8 +344,8 @@ class ChildFlows:
             value = self._value_of(flow, task)
         except exceptions.StorageFailure:
             raise
-        except Exception as error:
-            return End(states.SUCCESS, ft.Failure.from_exception(error))
+        except Exception as value_error:
+            return End(states.SUCCESS, ft.Failure.from_exception(value_error))
         return End(states.SUCCESS, value)
 
     def _raise_lost_store(self, uuid: str) -> Exception | None:
@@ -316,17 +376,12 @@ class ChildFlows:
         """Suspend all children that have not ended, except detached ones."""
         if self._board is None:
             return  # They end with the run of their parent.
-        for uuid in self._unfinished():
-            # It may have ended, or be about to be cancelled, or was deleted.
-            with contextlib.suppress(exceptions.InvalidState, exceptions.NotFound):
-                self._command(uuid, _commands.SUSPEND)
-
-    def _unfinished(self) -> Iterator[str]:
-        after = None
+        after: str | None = None
         while True:
             read = functools.partial(_page, parent=self._parent.flow_uuid, after=after)
             uuids, after = self._access(read)
-            yield from uuids
+            # Refused for a flow that has ended, or is about to be cancelled, or was deleted.
+            self._command_each(dict.fromkeys(uuids, (_commands.SUSPEND, None, None)))
             if after is None:
                 return
 
@@ -334,12 +389,45 @@ class ChildFlows:
         if self._local is not None:
             self._local.close()
 
-    def _command(
-        self, uuid: str, what: str, reason: str | None = None, *, by: str | None = None
-    ) -> None:
-        command = _commands.FlowCommand(what, reason, by or self._by, self._clock.time())
-        self._access(lambda connection: connection.send_command(uuid, command))
-        _lease_renewer.of_process().poll_now(uuid)
+    def _command(self, uuids: Iterable[str], what: str) -> None:
+        """Send a command to flows.
+
+        :raises InvalidState, NotFound: if one is refused.
+        """
+        refused = self._command_each(dict.fromkeys(uuids, (what, None, None)))
+        if refused:
+            raise next(iter(refused.values()))
+
+    def _command_each(
+        self, requests: Mapping[str, _Command]
+    ) -> dict[str, exceptions.InvalidState | exceptions.NotFound]:
+        """Send commands to flows, `_MAX_COMMANDS` at a time; return why some are refused."""
+        refused: dict[str, exceptions.InvalidState | exceptions.NotFound] = {}
+        at, pending = self._clock.time(), list(requests.items())
+        for first in range(0, len(pending), _MAX_COMMANDS):
+            commands = {
+                uuid: _commands.FlowCommand(what, reason, by or self._by, at)
+                for uuid, (what, reason, by) in pending[first : first + _MAX_COMMANDS]
+            }
+            refused |= self._together(functools.partial(_send, commands=commands), write=True)
+            for uuid in commands.keys() - refused.keys():
+                _lease_renewer.of_process().poll_now(uuid)
+        return refused
+
+    def _together(self, do: Callable[[persistence.Connection], _T], *, write: bool = False) -> _T:
+        """Call `do` with a connection whose calls are one transaction if the children are jobs."""
+        if self._board is None:
+            return self._access(do)
+        store = self._parent.backend
+        assert isinstance(store, sql.SQLBackend)
+
+        def work(transaction: sa.Connection) -> _T:
+            return do(store.in_transaction(transaction).get_connection())
+
+        def attempt(_: persistence.Connection) -> _T:
+            return _sql.transact(store.engine, "Accessing child flows", work, write=write)
+
+        return self._access(attempt)
 
     def _access(self, do: Callable[[persistence.Connection], _T]) -> _T:
         if self._parent.backend is not None:
@@ -453,6 +541,34 @@ class _LocalRuns:
     def _current_engines(self) -> Collection[base.Engine]:
         with self._lock:
             return list(self._engines.values())
+
+
+def _record(connection: persistence.Connection, uuid: str) -> models.FlowDetail:
+    return connection.get_flow_details(uuid, lazy=True)
+
+
+def _send(
+    connection: persistence.Connection, commands: Mapping[str, persistence.FlowCommand]
+) -> dict[str, exceptions.InvalidState | exceptions.NotFound]:
+    """Send commands to flows; return why some are refused."""
+    refused: dict[str, exceptions.InvalidState | exceptions.NotFound] = {}
+    for uuid in sorted(commands):  # Two senders lock flows in the same order.
+        try:
+            connection.send_command(uuid, commands[uuid])
+        except (exceptions.InvalidState, exceptions.NotFound) as error:
+            refused[uuid] = error
+    return refused
+
+
+def _ended_flows(
+    connection: persistence.Connection, uuids: Collection[str]
+) -> tuple[dict[str, models.FlowDetail], Mapping[str, persistence.FlowCommand]]:
+    """Return flows with their records, except deleted ones, and their commands."""
+    flows: dict[str, models.FlowDetail] = {}
+    for uuid in uuids:
+        with contextlib.suppress(exceptions.NotFound):
+            flows[uuid] = connection.get_flow_details(uuid)
+    return flows, connection.commands(uuids)
 
 
 def _page(

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from wbengine import _sql as _sql_access
 from wbengine import engines
 from wbengine._concurrency.manual_clock import ManualClock
+from wbengine._sql import dialects
 from wbengine.conductors._outcomes import Action
 from wbengine.conductors.backends import impl_blocking
 from wbengine.engines import _loading
@@ -94,12 +95,31 @@ class _Conductor(impl_blocking.BlockingConductor):
         return super()._take(limit)
 
     def _sleep(self, seconds: float) -> None:
-        self.stop()
+        if not _make_parents_due(self._store):
+            self.stop()
 
     def _dispatch_job(self, job: jobs.Job) -> Action:
         if isinstance(job.details, Mapping) and "flow_uuid" in job.details:
             self._run_flows[job.details["flow_uuid"]] = None
         return super()._dispatch_job(job)
+
+
+def _make_parents_due(store: _sql.SQLBackend) -> bool:
+    """Make the jobs of parents due that wait for further ends of child flows.
+
+    Return whether there are any.
+    """
+    now = dialects.now(store.options.dialect)
+    is_waiting = (_JOBS.c.end_delay > 0) & (_JOBS.c.owner.is_(None))
+    is_waiting &= (_JOBS.c.not_before > 0) & (
+        _JOBS.c.not_before < sa.literal_column(now) + _JOBS.c.end_delay
+    )
+    statement = sa.update(_JOBS).where(is_waiting).values(not_before=0)
+    return _sql_access.transact(
+        store.engine,
+        "Making parents due",
+        lambda connection: connection.execute(statement).rowcount > 0,
+    )
 
 
 def _move_jobs(store: _sql.SQLBackend, clock: ManualClock) -> None:

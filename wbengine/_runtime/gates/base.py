@@ -175,6 +175,16 @@ class Gate:
         """Number of signals received so far. None: the gate does not count them."""
         return None
 
+    @property
+    def received_ends(self) -> int:
+        """Number of these signals that report ends of child flows."""
+        return 0
+
+    @property
+    def end_delay(self) -> float:
+        """Seconds for which the end of a child flow may wait until it ends the parking."""
+        return 0.0
+
     def close(self, is_parked: bool = False) -> None:
         """Release the resources at the end of the run. Idempotent.
 

@@ -191,6 +191,8 @@ class GateChain:
             limit,
             units,
             has_begun=not self.delays_flow,
+            ends=sum(gate.received_ends for gate in self._gates),
+            end_delay=max(gate.end_delay for gate in self._gates),
         )
 
     @property

@@ -19,6 +19,13 @@ from wbengine.types import failure as ft
 
 __all__ = ["ChildGate", "Children", "End", "Start"]
 
+#: Number of child flows in progress from which their ends wake a parked parent in groups: each
+#: wake-up loads the records of all steps.
+_MIN_GROUPED: Final = 32
+#: Seconds for which the first end of a group waits for others, for each child flow in progress.
+_DELAY_SECONDS: Final = 0.003
+_MAX_DELAY_SECONDS: Final = 30.0
+
 
 class Start(NamedTuple):
     """A child flow to start.
@@ -55,17 +62,17 @@ class Children(Protocol):
         :returns: why flows cannot be started, by uuid.
         """
 
-    def cancel(self, uuid: str, reason: str) -> bool:
-        """Cancel a flow. Return False if it does not exist, so that it has no effect."""
+    def cancel(self, uuids: Collection[str], reason: str) -> Collection[str]:
+        """Cancel flows. Return those that do not exist, so that it has no effect."""
 
-    def revert(self, uuid: str, request: str) -> End | None:
-        """Revert a flow, and return its end; None as long as the reversion is not over.
+    def revert(self, requests: Mapping[str, str]) -> Mapping[str, End]:
+        """Revert flows, and return the ends of those whose reversion is over.
 
-        :param request: text that identifies the reversion among all of the flow.
+        :param requests: by uuid of the flow, a text that identifies the reversion among all of it.
         """
 
-    def end_of(self, uuid: str, task: Child) -> End | None:
-        """Return the end of a flow; None if it has not ended, or is to run again."""
+    def ends_of(self, tasks: Mapping[str, Child]) -> Mapping[str, End]:
+        """Return the ends of flows, except of those that have not ended, or are to run again."""
 
     def close(self) -> None:
         """End the work of this process at the end of the run of the parent. Idempotent."""
@@ -105,6 +112,12 @@ class ChildGate(base.Gate):
         return len(self._calls) if self._children.survive_run or not self._calls else None
 
     @property
+    def end_delay(self) -> float:
+        if len(self._calls) < _MIN_GROUPED:
+            return 0.0
+        return min(len(self._calls) * _DELAY_SECONDS, _MAX_DELAY_SECONDS)
+
+    @property
     def waiting_calls(self) -> Collection[calls.Invocation] | None:
         return self._calls.values()
 
@@ -134,42 +147,54 @@ class ChildGate(base.Gate):
 
     def _advance(self, uuids: Iterable[str]) -> None:
         """Start, cancel or revert flows, and end the calls whose flows have ended."""
-        starts: list[Start] = []
+        reverts: list[str] = []
+        executed: list[str] = []
         for uuid in uuids:
-            call = self._calls[uuid]
-            if call.action == calls.REVERT:
-                self._revert(uuid, call)
-            elif uuid in self._received.ended_children and self._end_if_over(uuid):
-                pass
-            elif call.cancellation.cancelled or _task_of(call).is_abandoned:
-                self._cancel(uuid, call)
+            is_revert = self._calls[uuid].action == calls.REVERT
+            (reverts if is_revert else executed).append(uuid)
+        if reverts:
+            self._revert(reverts)
+        ended = [uuid for uuid in executed if uuid in self._received.ended_children]
+        if ended:
+            tasks = {uuid: _task_of(self._calls[uuid]) for uuid in ended}
+            for uuid, end in self._children.ends_of(tasks).items():
+                self._finish(uuid, end.value)
+        starts: list[Start] = []
+        cancelled: list[str] = []
+        for uuid in executed:
+            call = self._calls.get(uuid)
+            if call is None:
+                continue
+            if call.cancellation.cancelled or _task_of(call).is_abandoned:
+                cancelled.append(uuid)
             else:
                 starts.append(Start(uuid, self._record(call).uuid, _task_of(call)))
+        if cancelled:
+            self._cancel(cancelled)
         if starts:
             for uuid, failure in self._children.start(starts).items():
                 self._finish(uuid, failure)
 
-    def _end_if_over(self, uuid: str) -> bool:
-        end = self._children.end_of(uuid, _task_of(self._calls[uuid]))
-        if end is not None:
-            self._finish(uuid, end.value)
-        return end is not None
-
-    def _cancel(self, uuid: str, call: calls.Invocation) -> None:
-        if _task_of(call).is_detached or not self._children.cancel(uuid, "its parent ended"):
+    def _cancel(self, uuids: Iterable[str]) -> None:
+        detached: list[str] = []
+        attached: list[str] = []
+        for uuid in uuids:
+            is_detached = _task_of(self._calls[uuid]).is_detached
+            (detached if is_detached else attached).append(uuid)
+        missing = self._children.cancel(attached, "its parent ended") if attached else ()
+        for uuid in (*detached, *missing):
             text = f"The wait for child flow {uuid} was cancelled"
             self._finish(uuid, ft.Failure.from_exception(exceptions.Cancelled(text)))
 
-    def _revert(self, uuid: str, call: calls.Invocation) -> None:
-        end = self._children.revert(uuid, f"{call.uuid} {call.attempt}")
-        if end is None:
-            return
-        if end.state == states.REVERTED:
-            self._finish(uuid, None)
-        elif isinstance(call.result, ft.Failure) and end.state == states.UNDEFINED:
-            self._finish(uuid, None)  # The flow was never started.
-        else:
-            self._finish(uuid, end.value)
+    def _revert(self, uuids: Iterable[str]) -> None:
+        waiting = {uuid: self._calls[uuid] for uuid in uuids}
+        requests = {uuid: f"{call.uuid} {call.attempt}" for uuid, call in waiting.items()}
+        for uuid, end in self._children.revert(requests).items():
+            was_never_started = end.state == states.UNDEFINED and isinstance(
+                waiting[uuid].result, ft.Failure
+            )
+            is_over = end.state == states.REVERTED or was_never_started
+            self._finish(uuid, None if is_over else end.value)
 
     def _finish(self, uuid: str, value: object) -> None:
         call = self._calls.pop(uuid)

@@ -70,6 +70,8 @@ class ReceivedSignals:
         self.is_damaged = False
         #: Child flows whose ends were reported, and those among them that no gate has handled.
         self.ended_children: Final[set[str]] = set()
+        #: Number of signals that report ends of child flows.
+        self.end_count = 0
         self.new_ends: Final[deque[str]] = deque()
         #: Called after a new signal was added; runs set it.
         self.on_new: Callable[[], object] = _do_nothing
@@ -83,6 +85,7 @@ class ReceivedSignals:
         ]
         for signal in new_signals:
             if (child := child_of(signal)) is not None:
+                self.end_count += 1
                 self.note_end(child)
         if new_signals:
             self.on_new()
@@ -170,6 +173,10 @@ class WaitGate(base.Gate):
     @property
     def received_signals(self) -> int:
         return len(self._received)
+
+    @property
+    def received_ends(self) -> int:
+        return self._received.end_count
 
     @property
     def waiting_calls(self) -> Collection[calls.Invocation] | None:

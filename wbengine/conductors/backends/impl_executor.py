@@ -662,6 +662,8 @@ class ExecutorConductor(base.Conductor):
                 parked.pauses,
                 parked.limit,
                 parked.has_begun,
+                parked.ends,
+                parked.end_delay,
             )
         except exceptions.WbengineException as error:
             self._log.warning("cannot park %s: %s", job, error)

@@ -26,6 +26,7 @@ from wbengine.persistence._pauses import TaskPause
 from wbengine.persistence._unique_keys import UniqueKey
 from wbengine.persistence.backends import _sql as sql
 from wbengine.persistence.backends._sql import rows, tables, turns, writing
+from wbengine.signals import CHILD_PREFIX
 
 __all__ = ["MAX_PAGE_SIZE", "SQLJobBoard"]
 
@@ -596,6 +597,8 @@ class SQLJobBoard(_stored.BaseStoredJobBoard):
         pauses: Collection[TaskPause] = (),
         limit: str | None = None,
         has_begun: bool = False,
+        ends: int = 0,
+        end_delay: float = 0.0,
     ) -> None:
         """Release a claim and delay the job by a number of seconds (None: a long time).
 
@@ -604,7 +607,9 @@ class SQLJobBoard(_stored.BaseStoredJobBoard):
 
         The job becomes due at once if its flow has or receives a command, or more than this number
         of `signals`, or if one of the `pauses` of task types changes or has changed. With None,
-        only a signal that arrives later counts. Raises the errors of `consume`.
+        only a signal that arrives later counts. Of the signals, this number of `ends` reports ends
+        of child flows; after a further one, the job is due within `end_delay` seconds. Raises the
+        errors of `consume`.
         """
         wait = _MAX_PARK_SECONDS if seconds is None else min(seconds, _MAX_PARK_SECONDS)
         parameters = {
@@ -613,6 +618,8 @@ class SQLJobBoard(_stored.BaseStoredJobBoard):
             "seconds": wait,
             "limit": limit,
             "turn": turns.FIRST if has_begun else None,
+            "end_delay": end_delay,
+            "ends": f"{CHILD_PREFIX}%",
         }
         park = self._statements.park if limit is None else self._statements.park_for_limit
 
@@ -623,14 +630,18 @@ class SQLJobBoard(_stored.BaseStoredJobBoard):
                 return False
             # A concurrent signal is either committed already, and counted here, or it waits for the
             # row and then makes the job due.
-            signal_count = connection.scalar(self._statements.signals, parameters) or 0
+            stored = connection.execute(self._statements.signals, parameters).one()
             # The same applies to commands.
             has_command = connection.scalar(
                 self._store.statements.has_command, {"flow_uuid": job.uuid}
             )
             is_due = is_due or has_command is not None
-            if is_due or (signals is not None and signal_count > signals):
+            if signals is not None and stored.signals - stored.ends > signals - ends:
+                is_due = True
+            if is_due:
                 writing.make_job_due(connection, self._store.statements, job.uuid)
+            elif signals is not None and stored.ends > ends:
+                writing.make_parent_due(connection, self._store.statements, job.uuid)
             crashpoint("sql.before-park-commit")
             return True
 
@@ -814,7 +825,7 @@ class _Statements:
         order = "ORDER BY priority, id LIMIT :limit"
         claim = f"UPDATE {_JOBS} SET owner = :who, claims = claims + 1, updated = {now}"
         unowned = f"owner = NULL, owner_until = NULL, updated = {now}"
-        freed = f"{unowned}, turn = {turns.FIRST}"
+        freed = f"{unowned}, turn = {turns.FIRST}, end_delay = 0"
 
         names = ["uuid", "board", "name", "priority", "details", "book_uuid", "book_name"]
         names += ["queue", "fair_key", "fair_weight", "turn"]
@@ -836,11 +847,11 @@ class _Statements:
             f" WHERE {new_job}"
         )
         self.park = sa.text(
-            f"UPDATE {_JOBS} SET {freed}, not_before = {now} + :seconds"
-            f" WHERE {own_claim} AND owner = :who"
+            f"UPDATE {_JOBS} SET {unowned}, turn = {turns.FIRST}, end_delay = :end_delay,"
+            f" not_before = {now} + :seconds WHERE {own_claim} AND owner = :who"
         )
         self.park_for_limit = sa.text(
-            f"UPDATE {_JOBS} SET {unowned}, turn = :turn, flow_limit = :limit,"
+            f"UPDATE {_JOBS} SET {unowned}, turn = :turn, end_delay = 0, flow_limit = :limit,"
             f" not_before = {tables.LIMITED_NOT_BEFORE}"
             f" WHERE {own_claim} AND owner = :who"
         )
@@ -860,7 +871,8 @@ class _Statements:
             f" AND {of_codes} ORDER BY not_before, id LIMIT :limit"
         ).bindparams(codes)
         self.signals = sa.text(
-            f"SELECT count(*) FROM {tables.SIGNALS.name} WHERE flow_uuid = :uuid"
+            "SELECT count(*) AS signals, count(CASE WHEN name LIKE :ends THEN 1 END) AS ends"
+            f" FROM {tables.SIGNALS.name} WHERE flow_uuid = :uuid"
         )
         pauses, lock = tables.PAUSES, "" if dialect == dialects.SQLITE else " FOR UPDATE"
         self.pauses_for_update = sa.text(

@@ -245,6 +245,14 @@ class Statements:
             f" THEN {turns.FIRST} ELSE turn END"
             " WHERE uuid = :flow_uuid AND trashed = 0 AND claims >= :claims"
         )
+        # The end of a child flow does not delay a job that is due, or that is about to be parked.
+        end_due = f"{now} + end_delay"
+        self.make_parent_due = sa.text(
+            f"UPDATE {_JOBS} SET flow_limit = NULL, turn = {turns.FIRST}, not_before = CASE"
+            " WHEN end_delay = 0 OR owner IS NOT NULL THEN 0"
+            f" WHEN not_before > {end_due} THEN {end_due} ELSE not_before END"
+            " WHERE uuid = :flow_uuid AND trashed = 0 AND claims > 0"
+        )
         # The conductor of a run that is over is about to delete the job: the claim ends.
         self.restore_job = sa.text(
             f"UPDATE {_JOBS} SET trashed = 0, not_before = 0, flow_limit = NULL,"

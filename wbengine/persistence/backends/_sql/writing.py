@@ -34,14 +34,14 @@ from wbengine.persistence._debounce_keys import DebounceKey
 from wbengine.persistence._unique_keys import UniqueKey
 from wbengine.persistence.backends._sql import reading, rows, turns
 from wbengine.persistence.backends._sql.statements import Statements
-from wbengine.signals import Signal
+from wbengine.signals import Signal, child_of
 from wbengine.types import _tags, codec
 
 __all__ = [
     "NewBook", "Batch", "add_signal", "as_statement", "batch_of", "destroy_book", "destroy_flow",
     "destroy_flows", "ensure_job", "lease_conditions", "lock", "lock_debounce_key", "lock_new_flow",
-    "make_job_due", "make_paused_jobs_due", "notify_job", "release_fork", "replace_new_flow",
-    "report_end", "settle_command", "take_debounce_key", "write_on_driver",
+    "make_job_due", "make_parent_due", "make_paused_jobs_due", "notify_job", "release_fork",
+    "replace_new_flow", "report_end", "settle_command", "take_debounce_key", "write_on_driver",
 ]  # fmt: skip
 
 #: Range of batch numbers for each lease. A process never writes that many batches, and a 64-bit
@@ -340,10 +340,18 @@ def make_job_due(
         notify_job(connection, statements, flow_uuid)
 
 
+def make_parent_due(connection: sa.Connection, statements: Statements, flow_uuid: str) -> None:
+    """Make the job of a parent due after the delay for which it was parked, if it was claimed."""
+    if connection.execute(statements.make_parent_due, {"flow_uuid": flow_uuid}).rowcount:
+        notify_job(connection, statements, flow_uuid)
+
+
 def add_signal(
     connection: sa.Connection, statements: Statements, flow_uuid: str, signal: Signal
 ) -> rows.Row:
     """Add a signal unless one with its name is stored, and make the job of the flow due.
+
+    The end of a child flow makes it due after the delay for which it was parked.
 
     :returns: the columns that the signal has if it was added.
     """
@@ -352,7 +360,10 @@ def add_signal(
     parameters = {"flow_uuid": flow_uuid, "name": name, "value": value, "at": signal.at}
     connection.execute(statements.add_signal, parameters)
     # A job that was never claimed waits for its `eta`. A signal must not start it earlier.
-    make_job_due(connection, statements, flow_uuid, claims=1)
+    if child_of(signal) is None:
+        make_job_due(connection, statements, flow_uuid, claims=1)
+    else:
+        make_parent_due(connection, statements, flow_uuid)
     return parameters
 
 
