@@ -216,7 +216,9 @@ def test_crashed_program_has_the_results_of_its_model(workflow: str, kind: str) 
             before = dict(case.complete_steps())
             has_crashed = case.run_with_crash(point)
             after = dict(case.complete_steps())
-            assert before == {name: after[name] for name in before}, "a step was repeated"
+            # An attempt that continued as new has no records.
+            repeated = [name for name, runs in before.items() if after.get(name, runs) != runs]
+            assert not repeated
             if not has_crashed:
                 break
         else:
@@ -270,6 +272,7 @@ def test_program_with_any_fault_keeps_its_promises(workflow: str, kind: str) -> 
         programs.clear()
         model = programs.Model()
         model.execute(program)
+        assume(not model.final)  # A cancellation would leave these effects.
         report = crash_everywhere(
             WORKFLOWS[workflow],
             {"program": programs.program_of(program)},
