@@ -225,8 +225,18 @@ def test_signal_is_sent_to_all_flows_that_wait_for_it(
 
 
 def test_wait_requires_one_flow(wbengine: Command, flows: dict[str, models.FlowDetail]) -> None:
-    answer = wbengine("flow", "suspend", "--all", "--wait", "1m", "--yes")
-    assert answer.code == 2 and answer.error.endswith("--wait requires one ID")
+    for verb in "suspend", "retry", "revert":
+        answer = wbengine("flow", verb, "--all", "--wait", "1m", "--yes")
+        assert answer.code == 2 and "wait requires one ID: omit it for several" in answer.error
+
+
+def test_tag_instead_of_an_id_names_the_options(
+    wbengine: Command, flows: dict[str, models.FlowDetail]
+) -> None:
+    for verb in "tag", "cancel":
+        answer = wbengine("flow", verb, flows["waits"].uuid, "owner=ann")
+        assert answer.code == 2 and "got 'owner=ann': --tag owner=ann selects" in answer.error
+        assert "--set owner=ann of `flow tag` sets it" in answer.error
 
 
 def test_no_selected_flow_is_no_error(

@@ -26,7 +26,7 @@ class _Request(Call):
 
     def run_flows(self, selection: flow_selection.Selection) -> int:
         if self.options["wait"] is not None and (not selection.is_single or selection.dry_run):
-            raise errors.Failed("--wait requires one ID", errors.USAGE)
+            raise flow_selection.one_flow_required("wait")
         return super().run_flows(selection)
 
     def run_one(self, row: FlowRow) -> int:

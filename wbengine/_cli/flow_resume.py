@@ -291,7 +291,7 @@ def _perform_all(
     single_only = ("detach", "report", "deadline", "progress", "watch", "wait")
     for name in single_only:
         if options.get(name):
-            raise errors.Failed(f"--{name} requires one ID", errors.USAGE)
+            raise flow_selection.one_flow_required(name)
     with context.backend(upgrade=True, patient=True) as backend:
         rows = flow_selection.rows_of(backend, selection, operation.states, many=operation.many)
 

@@ -29,7 +29,15 @@ if TYPE_CHECKING:
     from wbengine.persistence._listing import FlowRow
     from wbengine.types._tags import Condition
 
-__all__ = ["FORKS", "Selection", "filters", "flows_option", "perform", "rows_of"]
+__all__ = [
+    "FORKS",
+    "Selection",
+    "filters",
+    "flows_option",
+    "one_flow_required",
+    "perform",
+    "rows_of",
+]
 
 #: Maximum numbers of flows that a confirmation names, and that a dry run prints.
 _MAX_NAMED: Final = 3
@@ -90,6 +98,13 @@ class Selection(NamedTuple):
             raise errors.Failed(
                 f"select flows by IDs, by filters ({options}), or all with --all", errors.USAGE
             )
+        for text in self.ids:
+            if "=" in text:
+                raise errors.Failed(
+                    f"ID must be the uuid of a flow, got {text!r:.80}: --tag {text:.80} selects"
+                    f" flows with this tag, and --set {text:.80} of `flow tag` sets it",
+                    errors.USAGE,
+                )
         if self.ids and self.forks:
             raise errors.Failed("--forks requires filters or --all, not IDs", errors.USAGE)
         for name in ("rate", "background"):
@@ -176,6 +191,14 @@ def flows_option(function: Any) -> Any:
     ):  # fmt: skip
         command = option(command)
     return command
+
+
+def one_flow_required(option: str) -> errors.Failed:
+    """Return the error for an option of one flow that was given with several flows."""
+    hint = ""
+    if option == "wait":
+        hint = ": omit it for several flows, and wait for each with wbengine flow watch ID"
+    return errors.Failed(f"--{option} requires one ID{hint}", errors.USAGE)
 
 
 def rows_of(
