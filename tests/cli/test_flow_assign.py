@@ -25,6 +25,14 @@ def test_flows_are_assigned_after_confirmation(
         connection.save_changes(detail, ())
         for version in ("v42", "v43"):
             connection.add_codes(version, ["tests"])
+        other = engines.submit(conducted.greeting, backend=store, inputs={"name": "y"}).id
+        lines = wbengine("flow", "list").out.splitlines()
+        assert "CODE" in lines[0] and ["tests:v43" in line for line in lines[1:]] == [False, True]
+        for version, uuids in ("v43", {uuid}), ("tests:v43", {uuid}), ("v42", set()):
+            listed = wbengine("flow", "list", "--code-version", version, "--json").json["flows"]
+            assert {row["uuid"] for row in listed} == uuids
+        answer = wbengine("flow", "cancel", "--code-version", "v43", "--dry-run", "--json")
+        assert answer.json["flows"] == [uuid] and other != uuid
         words = ("flow", "assign", "--from-code", "v43", "--to-code")
         answer = wbengine(*words, "v41")
         assert answer.code == 2 and "has no code version 'v41'" in answer.err

@@ -458,3 +458,16 @@ def test_parent_is_no_tag_of_its_children(connection: Connection) -> None:
     shelve(connection, child)
     (row,) = connection.list_flows().flows
     assert row.tags == {}
+
+
+@places.dialects
+def test_code_selects_flows(connection: Connection) -> None:
+    """By app and version on all stores; by the version only if the store has a list of versions."""
+    for name, code in ("old", "shop:v42"), ("new", "shop:v43"), ("never ran", None):
+        book, flow = make(name=name)
+        connection.save_logbook(book)
+        flow.code = code
+        connection.save_changes(flow, [])
+    rows = connection.list_flows(code="shop:v43").flows
+    assert [(row.name, row.code) for row in rows] == [("new", "shop:v43")]
+    assert connection.list_flows(code="shop:v4").flows == []

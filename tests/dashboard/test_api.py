@@ -23,7 +23,7 @@ ATOM = {
 }  # fmt: skip
 ROW = {
     "uuid", "name", "state", "shown_state", "created", "updated", "counts", "total", "progress",
-    "owner", "error", "waits_for", "will_wait_for", "step_counts", "paused_by", "queue",
+    "owner", "error", "waits_for", "will_wait_for", "step_counts", "paused_by", "queue", "code",
 }  # fmt: skip
 
 

@@ -105,6 +105,7 @@ def command(
     flows = [row for _, row in listed]
     queued = any(row.queue not in (None, _listing.UNRECORDED_QUEUE) for row in flows)
     tagged = any(row.tags for row in flows)
+    versioned = any(row.code for row in flows)
     waiting = any(row.waits_for or row.will_wait_for or row.paused_by for row in flows)
     rows = [
         (
@@ -115,13 +116,14 @@ def command(
             _format_time(row.created, printer.is_terminal),
             row.owner_short if printer.is_terminal else row.owner,
             *([row.queue] if queued else []),
+            *([row.code] if versioned else []),
             *([_waits(row)] if waiting else []),
             *([" ".join(f"{key}={text}" for key, text in row.tag_texts.items())] if tagged else []),
             row.error,
         )
         for indent, row in listed
     ]
-    optional = (("QUEUE", queued), ("WAITS FOR", waiting), ("TAGS", tagged))
+    optional = (("QUEUE", queued), ("CODE", versioned), ("WAITS FOR", waiting), ("TAGS", tagged))
     extra_columns = [name for name, is_shown in optional if is_shown]
     columns = ("UUID", "NAME", "STATE", "TASKS", "CREATED", "OWNER", *extra_columns, "ERROR")
     folded = ("NAME", *extra_columns, "ERROR")

@@ -55,6 +55,7 @@ class Selection(NamedTuple):
     error: str | None
     incident: str | None
     queue: str | None
+    code: str | None
     has_all: bool
     dry_run: bool
     yes: bool
@@ -75,6 +76,7 @@ class Selection(NamedTuple):
             error=self.error,
             incident=self.incident,
             queue=self.queue,
+            code=self.code,
             forks=self.forks,
         )
 
@@ -94,7 +96,9 @@ class Selection(NamedTuple):
         """
         ways = [bool(self.ids), self.has_filter or self.has_all]
         if sum(ways) != 1 or (self.has_filter and self.has_all):
-            options = "--state, --name, --tag, --since, --error, --incident, --queue"
+            options = (
+                "--state, --name, --tag, --since, --error, --incident, --queue, --code-version"
+            )
             raise errors.Failed(
                 f"select flows by IDs, by filters ({options}), or all with --all", errors.USAGE
             )
@@ -130,6 +134,9 @@ _FILTERS: Final = (
         help="Only flows of which a task was resent or may have run twice: 'resent'."),
     click.option("--queue", metavar="NAME",
         help="Only flows that were submitted to this queue (`wbengine jobs`)."),
+    click.option("--code-version", "code", metavar="VERSION",
+        help="Only flows whose latest task or step was executed by this version of the code: 'v43',"
+        " or 'shop:v43' of one app."),
 )  # fmt: skip
 
 
@@ -162,6 +169,7 @@ def flows_option(function: Any) -> Any:
         error: str | None,
         incident: str | None,
         queue: str | None,
+        code: str | None,
         has_all: bool,
         dry_run: bool,
         yes: bool,
@@ -171,7 +179,7 @@ def flows_option(function: Any) -> Any:
         **others: Any,
     ) -> Any:
         selection = Selection(
-            *(ids, state_names, name, since, tags, error, incident, queue),
+            *(ids, state_names, name, since, tags, error, incident, queue, code),
             *(has_all, dry_run, yes, rate, background, forks),
         )
         return function(context, selection=selection, **others)

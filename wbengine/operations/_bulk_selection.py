@@ -40,6 +40,7 @@ FILTER: Final[Mapping[str, Any]] = {
         "engine": _TEXT,
         "queue": {"type": "string", "pattern": _places.QUEUE_PATTERN},
         "parent": _TEXT,
+        "code": _TEXT,
         "forks": {"type": "boolean"},
     },
     "minProperties": 1,
@@ -55,6 +56,7 @@ class Filter(NamedTuple):
     :ivar tags: values by key, or conditions such as "amount>100".
     :ivar incident: "resent": only flows of which a task was resent.
     :ivar parent: only child flows of the flow with this uuid.
+    :ivar code: only flows whose latest task or step was executed by this version of the code.
     :ivar forks: also forks, if the operation leaves them out (`Many.omits_forks`).
     """
 
@@ -68,6 +70,7 @@ class Filter(NamedTuple):
     engine: str | None = None
     queue: str | None = None
     parent: str | None = None
+    code: str | None = None
     forks: bool = False
 
     def to_dict(self) -> dict[str, Any]:
@@ -119,6 +122,7 @@ def iterate(
             engine=conditions.engine,
             queue=conditions.queue,
             parent=conditions.parent,
+            code=conditions.code,
             roots=many is not None and many.omits_children and conditions.parent is None,
             limit=_ROWS_PER_PAGE,
             after=after,

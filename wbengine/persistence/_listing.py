@@ -302,6 +302,7 @@ class Query:
     engine: str | None = None
     queues: tuple[str, ...] | None = None
     roots: bool = False
+    codes: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.states, str):
@@ -321,6 +322,10 @@ class Query:
     def matches_queue(self, note: object) -> bool:
         """Return True if the note of the submission in the `meta` of a flow matches."""
         return self.queues is None or queue_of(note) in self.queues
+
+    def matches_code(self, code: str | None) -> bool:
+        """Return True if the code of a flow matches."""
+        return self.codes is None or code in self.codes
 
     def matches_state(self, state: str | None) -> bool:
         return self.states is None or (state or states.PENDING) in self.states

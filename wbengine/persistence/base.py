@@ -339,6 +339,7 @@ class Connection(abc.ABC):
         queue: str | None = None,
         parent: str | None = None,
         roots: bool = False,
+        code: str | None = None,
     ) -> Page:
         """Return a page of flows in the order of their creation.
 
@@ -363,9 +364,15 @@ class Connection(abc.ABC):
         :param queue: only flows that were submitted to this queue, also after they ended.
         :param parent: only child flows of the flow with this uuid.
         :param roots: only flows that are no child flows.
+        :param code: only flows whose latest task or step was executed by this version of the code
+            ("v43" of any app, or "shop:v43").
         :raises ValueError: if a state, a tag, `limit`, `after` or `engine` is invalid.
         """
         place = None if after is None else _listing.Position.parse(after)
+        codes: tuple[str, ...] | None = None
+        if code is not None:
+            known = self.codes()
+            codes = (code, *(each.text for each in known if each.version == code))
         conditions = _tags.conditions_of(tags)
         if parent is not None:
             conditions = (_tags.Condition.child_of(parent), *conditions)
@@ -387,6 +394,7 @@ class Connection(abc.ABC):
                 engine,
                 None if queue is None else (queue,),
                 roots,
+                codes,
             )
         )
 

@@ -54,6 +54,7 @@ class RowView:
     :ivar paused_by: the pauses of task types for which the flow is parked: pattern, sender, reason.
     :ivar queue: the queue of a flow that was submitted, or None.
     :ivar parent: uuid of the parent of a child flow, or None.
+    :ivar code: app and version of the code that executed the latest task or step, or None.
     """
 
     uuid: str
@@ -78,6 +79,7 @@ class RowView:
     paused_by: tuple[str, ...] = ()
     queue: str | None = None
     parent: str | None = None
+    code: str | None = None
 
     @property
     def done(self) -> str:
@@ -132,6 +134,7 @@ def page(
     queue: str | None = None,
     parent: str | None = None,
     roots: bool = False,
+    code: str | None = None,
     redactor: Redactor | None = None,
 ) -> ListingView:
     """Return a page of flows. `Connection.list_flows` describes the filters.
@@ -155,6 +158,7 @@ def page(
         queue=queue,
         parent=parent,
         roots=roots,
+        code=code,
         commanded=states is not None and _shown_states.have_command(states),
     )
     flow_page = _page(read, states, limit, after)
@@ -235,6 +239,7 @@ def row_of(row: FlowRow, redactor: Redactor, pauses: Mapping[str, TaskPause]) ->
         paused_by=tuple(redactor.text(pauses[each].text) for each in paused_by),
         queue=None if row.queue is None else redactor.text(row.queue),
         parent=row.parent,
+        code=None if row.code is None else redactor.text(row.code),
     )
 
 

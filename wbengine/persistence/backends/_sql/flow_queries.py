@@ -241,6 +241,10 @@ def _conditions(
         recorded = _QUEUE[dialect].format(_listing.UNRECORDED_QUEUE)
         conditions.append(f"{recorded} IN (:{', :'.join(keys)})")
         parameters |= zip(keys, map(rows.storable_text, query.queues), strict=True)
+    if query.codes is not None:
+        keys = [f"code{position}" for position in range(len(query.codes))]
+        conditions.append(f"f.code IN (:{', :'.join(keys)})")
+        parameters |= zip(keys, map(rows.storable_text, query.codes), strict=True)
     if query.roots:
         conditions.append(
             f"NOT EXISTS (SELECT 1 FROM {_TAGS} p WHERE p.flow_id = f.id AND p.name = :parent_key)"
