@@ -15,7 +15,7 @@ import contextlib
 import functools
 import queue
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent import futures
 from typing import Any, Final, TypeVar
 
@@ -101,8 +101,8 @@ class ChildFlows:
 
     def start(self, starts: Sequence[Start]) -> Mapping[str, ft.Failure]:
         failures: dict[str, ft.Failure] = {}
-        for first in range(0, len(starts), _MAX_FLOWS):
-            self._start(starts[first : first + _MAX_FLOWS], failures)
+        for part in _parts(starts):
+            self._start(part, failures)
         return failures
 
     def _start(self, starts: Sequence[Start], failures: dict[str, ft.Failure]) -> None:
@@ -199,6 +199,9 @@ class ChildFlows:
         return flow.is_suspended_by_command and f"by {self._by}" in why
 
     def cancel(self, uuids: Collection[str], reason: str) -> Collection[str]:
+        return [each for part in _parts(uuids) for each in self._cancel(part, reason)]
+
+    def _cancel(self, uuids: Collection[str], reason: str) -> Collection[str]:
         pending = self._not_cancelled(uuids)
         refused = self._command_each(dict.fromkeys(pending, (_commands.CANCEL, reason, None)))
         # An end that prevents the cancellation is reported.
@@ -226,10 +229,20 @@ class ChildFlows:
     def _records_of(
         self, uuids: Collection[str]
     ) -> tuple[Mapping[str, models.FlowDetail], Mapping[str, persistence.FlowCommand]]:
-        stored = self._access(lambda connection: connection.flow_records(uuids))
-        return stored, self._access(lambda connection: connection.commands(uuids))
+        """Return flows and their commands.
+
+        The commands are read first: if an engine carries one out meanwhile, the record shows it.
+        """
+        commands = self._access(lambda connection: connection.commands(uuids))
+        return self._access(lambda connection: connection.flow_records(uuids)), commands
 
     def revert(self, requests: Mapping[str, str]) -> Mapping[str, End]:
+        ends: dict[str, End] = {}
+        for part in _parts(requests):
+            ends |= self._revert({uuid: requests[uuid] for uuid in part})
+        return ends
+
+    def _revert(self, requests: Mapping[str, str]) -> Mapping[str, End]:
         ends: dict[str, End] = {}
         stored, commands = self._records_of(requests)
         to_command: dict[str, _Command] = {}
@@ -302,9 +315,7 @@ class ChildFlows:
 
     def ends_of(self, tasks: Mapping[str, Child]) -> Mapping[str, End]:
         ends: dict[str, End] = {}
-        uuids = list(tasks)
-        for first in range(0, len(uuids), _MAX_FLOWS):
-            part = uuids[first : first + _MAX_FLOWS]
+        for part in _parts(tasks):
             errors = {uuid: self._raise_lost_store(uuid) for uuid in part}
             for uuid in part:
                 if tasks[uuid].flow is not None:
@@ -541,6 +552,11 @@ class _LocalRuns:
     def _current_engines(self) -> Collection[base.Engine]:
         with self._lock:
             return list(self._engines.values())
+
+
+def _parts(values: Iterable[_T]) -> Iterator[list[_T]]:
+    every = list(values)
+    return (every[first : first + _MAX_FLOWS] for first in range(0, len(every), _MAX_FLOWS))
 
 
 def _record(connection: persistence.Connection, uuid: str) -> models.FlowDetail:

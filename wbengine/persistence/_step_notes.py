@@ -33,6 +33,8 @@ class StepNote:
     :ivar failures: number of failed executions, if the task has `retries`.
     :ivar first_start: start of the first execution that failed, as `at`, if the task has
         `retry_for`.
+    :ivar after: number of completions that the function had received when it called the step, if
+        this is a child flow. Later completions have not influenced the step.
     :ivar limit: text that describes the limit of the task.
     :ivar signal: stored name of the signal that the step received.
     :ivar discarded: stored names of the signals that the step discarded.
@@ -54,6 +56,7 @@ class StepNote:
     discarded: Sequence[str] = ()
     reverted: float | None = None
     first_start: float | None = None
+    after: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of the note in a record, without values that are not set."""
@@ -82,6 +85,8 @@ class StepNote:
             content["reverted"] = self.reverted
         if self.first_start is not None:
             content["first_start"] = self.first_start
+        if self.after is not None:
+            content["after"] = self.after
         return content
 
     def short_name(self, name: str) -> str:
@@ -121,6 +126,7 @@ _TYPES: Final[Mapping[str, Any]] = {
     "discarded": list,
     "reverted": float,
     "first_start": float,
+    "after": int,
 }
 _REQUIRED: Final = frozenset(("workflow", "attempt", "position", "task", "digest"))
 

@@ -23,7 +23,7 @@ __all__ = ["ChildGate", "Children", "End", "Start"]
 #: wake-up loads the records of all steps.
 _MIN_GROUPED: Final = 32
 #: Seconds for which the first end of a group waits for others, for each child flow in progress.
-_DELAY_SECONDS: Final = 0.003
+_DELAY_SECONDS: Final = 0.005
 _MAX_DELAY_SECONDS: Final = 30.0
 
 

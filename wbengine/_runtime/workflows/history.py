@@ -40,6 +40,8 @@ class History:
         self._undelivered = deque(note.position for note in complete)
         # Number of recorded completions in `_undelivered`.
         self._left_to_replay = len(complete)
+        #: Number of completions that the function has received.
+        self.received = 0
         self._latest_number = complete[-1].completed or 0 if complete else 0
         self._recorded_end = max(self.steps, default=-1) + 1
 
@@ -94,6 +96,7 @@ class History:
         if position >= called:
             raise self._not_called(position)
         self._left_to_replay = max(0, self._left_to_replay - 1)
+        self.received += 1
         return position
 
     def _not_called(self, position: int) -> exceptions.NonDeterministicWorkflow:

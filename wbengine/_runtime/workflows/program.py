@@ -45,19 +45,22 @@ class Completion(NamedTuple):
 class Handle:
     """A step that the function called.
 
+    :ivar after: number of completions that the function had received.
     :ivar error: the exception that `result` raised, or None.
     """
 
     __slots__ = (
-        "_failure", "_value", "command", "error", "future", "has_failed", "is_done", "position",
+        "_failure", "_value", "after", "command", "error", "future", "has_failed", "is_done",
+        "position",
     )  # fmt: skip
 
     #: The result, for `async` functions.
     future: Any
 
-    def __init__(self, position: int, command: Command) -> None:
+    def __init__(self, position: int, command: Command, after: int) -> None:
         self.position: Final = position
         self.command: Final = command
+        self.after: Final = after
         self.is_done = self.has_failed = False
         self.error: BaseException | None = None
         self._value: Any = None
@@ -203,7 +206,7 @@ class Program(abc.ABC):
             self._history.check(position, command)
         except exceptions.NonDeterministicWorkflow as error:
             raise self._interrupted_by(error) from error
-        handle = Handle(position, command)
+        handle = Handle(position, command, self._history.received)
         self.called_count += 1
         self._undelivered[position] = handle
         self._called.append(handle)

@@ -14,7 +14,7 @@ from wbengine._runtime.workflow_call import WorkflowCall
 from wbengine._runtime.workflows import guards, programs, step_tasks
 from wbengine._runtime.workflows.continuations import Continuation
 from wbengine._runtime.workflows.history import History, RecordedStep
-from wbengine._runtime.workflows.program import Program
+from wbengine._runtime.workflows.program import Handle, Program
 from wbengine._runtime.workflows.step import Step
 from wbengine._runtime.workflows.step_records import StepRecords, calls_revert
 from wbengine._tasks import commands
@@ -34,15 +34,21 @@ _TO_REVERT: Final = frozenset(
 
 
 class _Reversion:
-    """The reversion of complete steps, one at a time, the latest completion first.
+    """The reversion of complete steps, the latest completion first.
+
+    Steps are reverted one at a time, except child flows that were in progress at the same time.
 
     :ivar requester: the step that reverts a scope; None: the whole workflow is reverted.
-    :ivar steps: the steps that have not been reverted.
+    :ivar steps: the steps whose reversion has not begun.
+    :ivar in_progress: the steps whose reversion is to begin or in flight.
+    :ivar failure: the first failure of a reversion.
     """
 
     def __init__(self, requester: Step | None, steps: Iterable[Step]) -> None:
         self.requester = requester
         self.steps = list(steps)
+        self.in_progress: set[Step] = set()
+        self.failure: Any = None
         #: Whether `steps` contains only complete steps, sorted by completion.
         self.is_ordered = False
 
@@ -145,7 +151,7 @@ class WorkflowRun:
                         self._forget_new_versions()
                     raise program.error
                 for handle in program.take_called():
-                    self._add(handle.position, handle.command)
+                    self._add(handle)
                 self._continue_reversions()
                 if program.is_over:
                     self._end(program.value)
@@ -157,7 +163,8 @@ class WorkflowRun:
         if self._final_outcome is not None and not self.in_flight and not self.is_computing:
             self.outcome = self._final_outcome
 
-    def _add(self, position: int, command: commands.Command) -> None:
+    def _add(self, handle: Handle) -> None:
+        position, command = handle.position, handle.command
         recorded = self._history.steps.get(position)
         if recorded is None:
             name = f"{self.record.name}/{self.record.attempt}.{position}-{command.name}"
@@ -181,6 +188,7 @@ class WorkflowRun:
                 command.digest,
                 command.text,
                 revert_arguments,
+                after=handle.after if type(command.task) is Child else None,
             )
             step = Step(record, note, command.task, arguments)
             self._history.steps[position] = RecordedStep(record, note)
@@ -237,11 +245,11 @@ class WorkflowRun:
             self._settle(step)
             return
         state = self._records.finish(step, call, outcome)
-        reversion = self._reverting.pop(step, None)
+        reversion = self._stop_reverting(step)
         if reversion is not None:
             # After `give_up`, the reversion of the workflow reverts the step again.
-            if state == states.REVERT_FAILURE and reversion in self._reversions:
-                self._end_reversion(reversion, outcome.value)
+            if state == states.REVERT_FAILURE and reversion.failure is None:
+                reversion.failure = outcome.value
         elif state == states.FAILURE:
             self._retry_or_complete(step, outcome)
         elif state == states.REVERTED:
@@ -342,8 +350,17 @@ class WorkflowRun:
         for reversion in list(self._reversions):
             self._continue_reversion(reversion)
 
+    def _stop_reverting(self, step: Step) -> _Reversion | None:
+        reversion = self._reverting.pop(step, None)
+        if reversion is not None:
+            reversion.in_progress.discard(step)
+        return reversion
+
     def _continue_reversion(self, reversion: _Reversion) -> None:
-        if reversion in self._reverting.values():
+        if reversion.in_progress:
+            return
+        if reversion.failure is not None:
+            self._end_reversion(reversion, reversion.failure)
             return
         if not reversion.is_ordered:
             if not self._incomplete.isdisjoint(reversion.steps):
@@ -365,8 +382,10 @@ class WorkflowRun:
                 self._end_reversion(reversion, failure)
                 return
             else:
-                self._reverting[step] = reversion
-                self.to_begin.append((step, calls.REVERT))
+                for each in (step, *_take_concurrent(step, reversion.steps)):
+                    self._reverting[each] = reversion
+                    reversion.in_progress.add(each)
+                    self.to_begin.append((each, calls.REVERT))
                 return
         self._end_reversion(reversion, None)
 
@@ -408,7 +427,7 @@ class WorkflowRun:
         """
         self._incomplete.discard(step)
         if step.is_complete:
-            self._reverting.pop(step, None)
+            self._stop_reverting(step)
             return
         state = step.record.state
         if state == states.RUNNING and step.record.waits_for is None:
@@ -454,6 +473,28 @@ class WorkflowRun:
     def is_idle(self) -> bool:
         """Whether the run is halted and nothing is in flight."""
         return self._is_halted and not self.in_flight
+
+
+def _take_concurrent(step: Step, earlier: list[Step]) -> list[Step]:
+    """Remove and return the latest steps that are reverted together with a step.
+
+    These are child flows that the function called before it received the end of any of them. So
+    none can depend on another one.
+
+    :param earlier: the complete steps before `step`, in the order of their completions.
+    """
+    taken: list[Step] = []
+    after = step.note.after
+    while after is not None and earlier:
+        other = earlier[-1]
+        if other.record.state in _TO_REVERT and not other.record.is_reverted_elsewhere:
+            is_child = other.note.after is not None and calls_revert(other)
+            if not is_child or after >= (other.note.completed or 0):
+                break
+            taken.append(other)
+            after = max(after, other.note.after or 0)
+        earlier.pop()
+    return taken
 
 
 def _no_task(step: Step) -> ft.Failure:

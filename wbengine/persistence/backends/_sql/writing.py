@@ -572,6 +572,7 @@ def replace_new_flow(
 def write_new_books(
     connection: sa.Connection, statements: Statements, books: Iterable[NewBook]
 ) -> None:
+    """Write logbooks whose flows are new, with one statement for each kind of row."""
     new_books = list(books)
     connection.execute(statements.put_book, [book.row for book in new_books])
     batches = [batch for book in new_books for batch in book.batches_of_flows]
@@ -581,8 +582,13 @@ def write_new_books(
     if tag_rows := [row for batch in batches for row in batch.tags]:
         connection.execute(statements.put_tags, tag_rows)
     for batch in batches:
-        batch.tags, batch.tagged = [], []
-        batch.write(connection, statements)
+        batch.number_rows(1)
+    for statement, part_rows in (
+        (statements.put_atoms, [row for batch in batches for row in batch.atoms]),
+        (statements.put_items, [row for batch in batches for row in batch.items]),
+    ):
+        if part_rows:
+            connection.execute(statement, part_rows)
 
 
 def _flow_row(flow: models.FlowDetail, book_uuid: str | None) -> rows.Row:
