@@ -6,7 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli import shop
 from tests.cli.conftest import Command
+from wbengine import engines, operations
+from wbengine.persistence import backends
+from wbengine.testing import run_submitted
 
 UUID = "ba4c0000-0000-4000-8000-00000000000"
 
@@ -77,6 +81,42 @@ def test_flow_is_not_undone_after_its_time(
     assert "would not be reverted: it could be undone until 20" in answer.err
     answer = wbengine("flow", "revert", uuid, "--yes", "--partial")
     assert answer.code == 1 and "is complete: it could be undone until 20" in answer.err
+
+
+def test_flow_show_prints_until_when_the_flow_can_be_undone(
+    wbengine: Command, quiet_store: None
+) -> None:
+    for number, duration, verb in ((2, "0.000001", "could"), (3, "30d", "can")):
+        uuid = f"{UUID}{number}"
+        words = ("--flow-id", uuid, "--undo-until", duration)
+        assert wbengine("flow", "run", "tests.cli.shop:order", *words).code == 0
+        assert f"{verb} be undone until 20" in wbengine("flow", "show", uuid).out
+        assert wbengine("flow", "show", uuid, "--json").json["undo_until"].startswith("20")
+    assert wbengine("flow", "revert", uuid, "--yes").code == 0
+    answer = wbengine("flow", "show", uuid, "--json").json
+    assert (answer["undo_until"], answer["undo"]["outcome"]) == (None, "complete")
+
+
+def test_dry_run_lists_unfinished_flows_that_use_results(
+    wbengine: Command, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = f"sqlite:///{home}/flows.db"
+    monkeypatch.setenv("WBENGINE_PERSISTENCE", uri)
+    with backends.backend(uri) as backend:
+        uuid = engines.submit(shop.order, backend=backend).id
+        run_submitted(backend)
+        fork = operations.fork(backend, uuid, start="send").uuid
+    answer = wbengine("flow", "revert", uuid, "--dry-run", "--partial")
+    assert "used by fork in PENDING" in answer.out and fork in answer.out
+    assert f"would not be reverted: its fork {fork}" in answer.err
+    answer = wbengine("flow", "revert", uuid, "--dry-run", "--json")
+    (user,) = answer.json["used_by"]
+    assert user == {"flow": fork, "kind": "fork", "name": "order", "state": "PENDING"}
+    assert fork in wbengine("flow", "show", uuid).out
+    assert wbengine("flow", "show", uuid, "--json").json["used_by"] == [user]
+    run_submitted(uri)
+    answer = wbengine("flow", "revert", uuid, "--dry-run", "--json")
+    assert (answer.json["used_by"], answer.err) == ([], "")
 
 
 def test_prune_names_flows_that_can_be_undone(

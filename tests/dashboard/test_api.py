@@ -13,6 +13,7 @@ FLOW = {
     "values", "cursor", "atoms", "tags", "published",
     "step_counts", "queue", "fair_key",
     "forked_from", "forks", "superseded_by", "parent", "children", "undo",
+    "undo_until", "used_by",
 }  # fmt: skip
 ATOM = {
     "node", "uuid", "name", "kind", "path", "task", "state", "shown_state", "intention", "attempt",

@@ -114,6 +114,39 @@ def test_step_whose_revert_was_removed_prevents_the_undo(
     assert undo_flows.UNDONE == ["charge"]
 
 
+@pytest.mark.parametrize("book", [undo_flows.BookWithoutRevert, None])
+def test_graph_task_whose_revert_was_removed_prevents_the_undo(
+    backend: base.Backend, monkeypatch: pytest.MonkeyPatch, book: Any
+) -> None:
+    uuid = undo_flows.complete(backend, undo_flows.booking)
+    plan = operations.plan_undo(backend, uuid)
+    assert plan[:4] == (("book", "reserve"), ("tests.operations.undo_flows.note",), (), ())
+    monkeypatch.setitem(undo_flows.CODE, "book", book)
+    monkeypatch.setitem(undo_flows.CODE, "release", None)
+    assert sorted(operations.plan_undo(backend, uuid).missing) == ["book", "reserve"]
+    with pytest.raises(exceptions.InvalidState, match=r"no revert of 'reserve', 'book'|'book', 'r"):
+        operations.revert(backend, uuid, partial=True)
+    monkeypatch.undo()
+    operations.revert(backend, uuid).run()
+    assert undo_flows.UNDONE == ["reserve", "book"]
+
+
+@pytest.mark.parametrize("wait", ["last", "first"])
+def test_revert_removed_before_the_flow_continued_prevents_the_undo(
+    backend: base.Backend, monkeypatch: pytest.MonkeyPatch, wait: str
+) -> None:
+    """Only tasks that were complete by then had a revert."""
+    monkeypatch.setitem(undo_flows.CODE, "wait", wait)
+    handle = engines.submit(undo_flows.booking, backend=backend)
+    run_submitted(backend)
+    assert handle.state == states.WAITING
+    monkeypatch.setitem(undo_flows.CODE, "book", undo_flows.BookWithoutRevert)
+    operations.signal(backend, handle.id, "go")
+    run_submitted(backend)
+    plan = operations.plan_undo(backend, handle.id)
+    assert (plan.revert, plan.missing) == (("reserve",), ("book",) if wait == "last" else ())
+
+
 def test_requested_undo_that_is_refused_leaves_the_reason_in_the_history(
     backend: base.Backend,
 ) -> None:

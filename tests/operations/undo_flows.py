@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
 from wbengine import engines, task
 from wbengine.patterns import linear_flow
 from wbengine.persistence import base
-from wbengine.steps import Steps
+from wbengine.steps import AsyncSteps, Steps
 
 UNDONE: list[str] = []
 FAILING: list[str] = []
@@ -49,6 +50,39 @@ def order() -> linear_flow.Flow:
     return linear_flow.Flow("order").add(charge(), note(), send())
 
 
+def reserve() -> None: ...
+
+
+def release() -> None:
+    UNDONE.append("reserve")
+
+
+class Book(task.Task):
+    def execute(self) -> None: ...
+
+    def revert(self, *args: Any, **kwargs: Any) -> None:
+        UNDONE.append("book")
+
+
+class BookWithoutRevert(task.Task):
+    def execute(self) -> None: ...
+
+
+#: The code of `booking` that tests change.
+CODE: dict[str, Any] = {"book": Book, "release": release, "wait": ""}
+
+
+def booking() -> linear_flow.Flow:
+    flow = linear_flow.Flow("booking").add(note())
+    wait = task.WaitFor("go", name="wait")
+    if CODE["wait"] == "first":
+        flow.add(wait)
+    if CODE["book"] is not None:
+        flow.add(CODE["book"]("book"))
+    flow.add(task.FunctorTask(reserve, "reserve", revert=CODE["release"]))
+    return flow.add(wait) if CODE["wait"] == "last" else flow
+
+
 def parcels() -> linear_flow.Flow:
     many = task.Map(SendItem("one"), over="numbers", item="number", name="all")
     return linear_flow.Flow("parcels").add(charge(), many)
@@ -64,6 +98,47 @@ def program(steps: Steps) -> None:
 @task.workflow
 def plain(steps: Steps) -> None:
     steps.run(charge)
+
+
+@task.workflow
+def parent(steps: Steps) -> None:
+    steps.run(charge)
+    steps.child(plain)
+
+
+@task.workflow
+def grandparent(steps: Steps) -> None:
+    steps.child(parent)
+
+
+@task.workflow
+def parent_of_irreversible(steps: Steps) -> None:
+    steps.child(program)
+
+
+@task.workflow
+def failing_parent(steps: Steps) -> None:
+    steps.child(program)
+    steps.run(fail)
+
+
+@task.workflow
+def waiting(steps: Steps) -> None:
+    steps.run(charge)
+    steps.wait_for("go")
+
+
+@task.workflow
+async def parent_of_detached(steps: AsyncSteps) -> None:
+    child = asyncio.ensure_future(steps.child(waiting, detached=True))
+    await steps.run(charge)
+    child.cancel()
+
+
+@task.workflow
+def waiting_parent(steps: Steps) -> None:
+    steps.child(plain)
+    steps.wait_for("go")
 
 
 def complete(backend: base.Backend, factory: Callable[..., Any], **inputs: Any) -> str:

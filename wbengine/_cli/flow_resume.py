@@ -50,6 +50,7 @@ _WOULD: Final = {
     "none": "no revert",
     "irreversible": "irreversible",
     "missing": "revert is missing in the code",
+    "deleted": "child flow was deleted",
 }
 
 
@@ -430,7 +431,7 @@ def _perform(
         if dry_run:
             if edits_of_flow:
                 _check_edits(backend, row.uuid, edits_of_flow)
-            return _print_plan(context, backend, row.uuid, operation)
+            return _print_plan(context, backend, row.uuid, operation, partial)
         is_submitted = row.submitted
         if is_submitted and not here:
             return flow_request.perform(
@@ -530,10 +531,15 @@ def _loaded(
 
 
 def _print_plan(
-    context: contexts.Context, backend: persistence.Backend, uuid: str, operation: str
+    context: contexts.Context,
+    backend: persistence.Backend,
+    uuid: str,
+    operation: str,
+    is_partial: bool,
 ) -> int:
-    plan = operations.plan(backend, uuid, operation)._asdict()
-    times: dict[str, str | None] = {}
+    more: dict[str, Any] = {}
+    users: list[tuple[str, str]] = []
+    plan: dict[str, tuple[str, ...]]
     if operation == "revert" and operations.find(backend, uuid).state == states.SUCCESS:
         with (
             errors.failing(
@@ -542,13 +548,30 @@ def _print_plan(
             standard_streams.aside(),
         ):
             undo = operations.plan_undo(backend, uuid)
-            plan.update(undo._asdict())
-            expired = plan.pop("expired")
-            times = {"undo_expired": _formatting.iso(expired)}
-            if expired is not None:
-                context.printer.note(f"flow {uuid} would not be reverted: {undo.refusal(True)}")
-    content = {"uuid": uuid, "dry_run": True, **plan, **times}
+        plan = {
+            "run": (),
+            "revert": undo.revert,
+            "none": undo.none,
+            "irreversible": undo.irreversible,
+            "missing": undo.missing,
+            "deleted": undo.deleted,
+        }
+        more = {
+            "undo_expired": _formatting.iso(undo.expired),
+            "used_by": [user.to_dict() for user in undo.used_by],
+        }
+        users = [
+            (f"used by {user.kind} in {user.state}", f"{user.name} {user.flow}")
+            for user in undo.used_by
+        ]
+        refusal = undo.refusal(is_partial)
+        if refusal is not None:
+            context.printer.note(f"flow {uuid} would not be reverted: {refusal}")
+    else:
+        plan = operations.plan(backend, uuid, operation)._asdict()
+    content = {"uuid": uuid, "dry_run": True, **plan, **more}
     context.printer.document(f"flow-{operation}/1", content)
     rows = [(_WOULD.get(key, key), name) for key, names in plan.items() for name in names]
+    rows += users
     context.printer.table(("WOULD", "TASK"), rows, empty="No task would run or be reverted.")
     return errors.OK

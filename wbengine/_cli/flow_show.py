@@ -139,7 +139,8 @@ def _head(printer: Printer, view: FlowView) -> None:
         ("waits", view.waiting),
         ("asked", view.wish),
         ("cancelled", None if view.wish else view.cancel_reason),
-        ("undo", None if view.undo is None else view.undo.line),
+        ("undo", view.undo_text),
+        *(("used by", f"{user.flow}  {user.kind} in {user.state}") for user in view.used_by),
         # Otherwise an atom shows it.
         ("error", None if view.failures else view.error),
     ]

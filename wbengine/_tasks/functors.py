@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
 from wbengine import atom
+from wbengine._calls import invocation
 from wbengine._introspection import binding, object_names
 from wbengine._tasks.base import Task
 
@@ -75,6 +76,14 @@ def code_of(item: atom.Atom) -> str:
     if isinstance(item, FunctorTask) and hasattr(item._execute, "__qualname__"):
         cls = item._execute
     return f"{cls.__module__}.{cls.__qualname__}"
+
+
+def has_revert(item: Any) -> bool:
+    """Return whether the reversion of a task or Map has an effect."""
+    inner = getattr(item, "inner", item)
+    if isinstance(inner, FunctorTask) and inner._revert is None:
+        return False
+    return not invocation.reverts_nothing(type(inner))
 
 
 class _FoldingTask(Task):

@@ -248,41 +248,62 @@ class ChildFlows:
         to_command: dict[str, _Command] = {}
         for uuid, request in requests.items():
             self._raise_lost_store(uuid)
-            mark, flow, command = (
+            mark, command, flow = (
                 f"{self._by}, step {request}",
-                stored.get(uuid),
                 commands.get(uuid),
+                stored.get(uuid),
             )
             try:
                 if flow is None:  # Missing or damaged.
                     flow = self._access(functools.partial(_record, uuid=uuid))
                 self._check_successor(flow)
             except exceptions.NotFound:
-                ends[uuid] = _deleted(uuid, "it cannot be reverted")
+                ends[uuid] = self._end_of_deleted(uuid)
                 continue
             except exceptions.InvalidState as error:
                 ends[uuid] = End(states.REVERT_FAILURE, ft.Failure.from_exception(error))
                 continue
-            if flow.state in states.FLOW_ENDED and command is not None and not command.reruns_flow:
-                command = None  # Its engine died after the end, before it deleted the command.
-            if flow.state == states.REVERTED and command is None:
-                ends[uuid] = End(states.REVERTED, None)
-                continue
+            if command is not None and (command.reruns_flow or flow.state not in states.FLOW_ENDED):
+                continue  # Otherwise its engine died after the end, before it deleted the command.
             was_requested = any(mark in (change.why or "") for change in flow.history)
-            has_failed = flow.state == states.FAILURE and not _was_interrupted(flow)
-            if command is None and was_requested and has_failed:
-                ends[uuid] = self._failed_revert(uuid)
-            elif command is None and not (was_requested and flow.state not in states.FLOW_ENDED):
+            end = self._end_of_reversion(flow, mark, was_requested)
+            if end is not None:
+                ends[uuid] = end
+            elif not was_requested or flow.state in states.FLOW_ENDED:
                 to_command[uuid] = _commands.REVERT, None, mark
-        for uuid, refusal in self._command_each(to_command).items():
-            if isinstance(refusal, exceptions.NotFound):
-                ends[uuid] = _deleted(uuid, "it cannot be reverted")
+        # Irreversible tasks do not prevent the reversion of a parent that failed.
+        partial = self._is_partial or not self._parent.flow_detail.is_undone
+        for uuid, refused in self._command_each(to_command, partial=partial).items():
+            if isinstance(refused, exceptions.NotFound):
+                ends[uuid] = self._end_of_deleted(uuid)
             else:
-                ends[uuid] = End(states.REVERT_FAILURE, ft.Failure.from_exception(refusal))
+                ends[uuid] = End(states.REVERT_FAILURE, ft.Failure.from_exception(refused))
         if self._local is not None:
             for uuid in requests.keys() - ends.keys():
                 self._local.run(uuid)
         return ends
+
+    def _end_of_reversion(
+        self, flow: models.FlowDetail, mark: str, was_requested: bool
+    ) -> End | None:
+        """Return the end of a reversion without a pending command, or None before its end."""
+        if flow.state == states.REVERTED:
+            return End(states.REVERTED, None)
+        if (refusal := _refusal_of(flow, mark)) is not None:
+            refused = exceptions.InvalidState(refusal)
+            return End(states.REVERT_FAILURE, ft.Failure.from_exception(refused))
+        if was_requested and flow.state == states.FAILURE and not _was_interrupted(flow):
+            return self._failed_revert(flow.uuid)
+        return None
+
+    @property
+    def _is_partial(self) -> bool:
+        return self._parent.flow_detail.meta_value(models.PARTIAL) is True
+
+    def _end_of_deleted(self, uuid: str) -> End:
+        if self._is_partial:
+            return End(states.REVERTED, None)
+        return _deleted(uuid, "it cannot be reverted")
 
     def _check_successor(self, flow: models.FlowDetail) -> None:
         """Check that no fork owns results of a child that are not reverted.
@@ -410,14 +431,14 @@ class ChildFlows:
             raise next(iter(refused.values()))
 
     def _command_each(
-        self, requests: Mapping[str, _Command]
+        self, requests: Mapping[str, _Command], *, partial: bool = False
     ) -> dict[str, exceptions.InvalidState | exceptions.NotFound]:
         """Send commands to flows, `_MAX_COMMANDS` at a time; return why some are refused."""
         refused: dict[str, exceptions.InvalidState | exceptions.NotFound] = {}
         at, pending = self._clock.time(), list(requests.items())
         for first in range(0, len(pending), _MAX_COMMANDS):
             commands = {
-                uuid: _commands.FlowCommand(what, reason, by or self._by, at)
+                uuid: _commands.FlowCommand(what, reason, by or self._by, at, partial=partial)
                 for uuid, (what, reason, by) in pending[first : first + _MAX_COMMANDS]
             }
             refused |= self._together(functools.partial(_send, commands=commands), write=True)
@@ -632,6 +653,13 @@ def _was_interrupted(flow: models.FlowDetail) -> bool:
     """Return whether the latest run ended because the store failed: another run continues."""
     errors = flow.history[-1].errors if flow.history else None
     return flow.state == states.FAILURE and errors == exceptions.StorageFailure.__name__
+
+
+def _refusal_of(flow: models.FlowDetail, sender: str) -> str | None:
+    """Return why the reversion of a flow, which this sender requested, was refused, or None."""
+    start = _commands.FlowCommand(_commands.REVERT, by=sender).refused_text("")
+    texts = (change.why for change in flow.history if change.why)
+    return next((text.removeprefix(start) for text in texts if text.startswith(start)), None)
 
 
 def _failure_of(flow: models.FlowDetail) -> ft.Failure:

@@ -242,7 +242,8 @@ def _outline_of(plan: plan_module.Plan, limits: Mapping[int, permit_limits.Limit
     notes = _notes(plan)
     places: list[int] = []
     rows: list[tuple[Any, ...]] = []
-    by_type: dict[type, tuple[str, str | None, str | None]] = {}
+    reverting: list[str] = []
+    by_type: dict[type, tuple[str, str | None, str | None, bool]] = {}
     columns = zip(plan.kinds, plan.items, plan.names, strict=True)
     end = plan_module.FLOW_END
     for node, (kind, item, name) in enumerate(columns):
@@ -260,6 +261,8 @@ def _outline_of(plan: plan_module.Plan, limits: Mapping[int, permit_limits.Limit
             if not isinstance(item, task.FunctorTask | WaitingTask | task.Map):
                 by_type[type(item)] = description
         places.append(len(rows))
+        if description[3]:
+            reverting.append(name)
         within = places[parent] if parent >= 0 else None
         rows.append(
             (name, description[0], within, description[1], notes.get(outer), description[2])
@@ -270,7 +273,8 @@ def _outline_of(plan: plan_module.Plan, limits: Mapping[int, permit_limits.Limit
         row = rows[places[node]]
         rows[places[node]] = (*row, *((names,) if len(row) > 6 else (None, names)))
     edges = [(places[before], places[after]) for before, after in _links(plan)]
-    return Outline(tuple([OutlineNode(*description) for description in rows]), tuple(edges))
+    nodes = tuple([OutlineNode(*description) for description in rows])
+    return Outline(nodes, tuple(edges), tuple(reverting))
 
 
 def _used_inputs(plan: plan_module.Plan) -> dict[int, tuple[str, ...]]:
@@ -300,16 +304,18 @@ def _links(plan: plan_module.Plan) -> list[tuple[int, int]]:
     ]
 
 
-def _describe(kind: int, item: Any) -> tuple[str, str | None, str | None]:
+def _describe(kind: int, item: Any) -> tuple[str, str | None, str | None, bool]:
+    """Return kind, code and signal of a node, and whether its reversion has an effect."""
     if kind == plan_module.FLOW:
-        return outline_module.FLOW, None, None
+        return outline_module.FLOW, None, None, False
     name = functors.code_of(item.inner if isinstance(item, task.Map) else item)
     if kind == plan_module.RETRY:
-        return outline_module.RETRY, name, None
+        return outline_module.RETRY, name, None, False
     signal = item.signal if isinstance(item, task.WaitFor) else None
     if item.runs_steps:
         signal = outline_module.ANY_SIGNAL
-    return outline_module.MAP if item.fans_out else outline_module.TASK, name, signal
+    kind_name = outline_module.MAP if item.fans_out else outline_module.TASK
+    return kind_name, name, signal, functors.has_revert(item)
 
 
 def _notes(plan: plan_module.Plan) -> dict[int, str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import abc
 import contextlib
 import dataclasses
+import functools
 import logging
 import math
 from collections import deque
@@ -370,37 +371,37 @@ class Engine(abc.ABC):
         state = storage.get_flow_state()
         nodes: Iterable[int] | None = None
         edits: Edits | None = None
-        refusal = _commands.refusal(command.what, storage.flow_uuid, state)
-        if command.what == _commands.REVERT:
-            refusal = self._refusal_to_revert(state)
-        refusal = refusal or self._fork_refusal(command.what)
-        if refusal is None and command.what == _commands.RETRY:
-            try:
+        undo: UndoPlan | None = None
+        refusal: str | None = None
+        try:
+            if command.what == _commands.REVERT:
+                undo = self._checked_undo(command, state)
+            else:
+                self._check_rerun(command.what, state)
+            if command.what == _commands.RETRY:
                 nodes = _preparation.nodes_to_retry(plan, storage)
                 if command.edits is not None:
                     edits = _editing().read(command.edits, storage.flow_uuid)
                     edits = _editing().converted(edits, self._flow)
                     _editing().check(edits, plan, storage, self._make_lifecycle(_do_nothing))
-            except (
-                *(exceptions.InvalidState, exceptions.InvalidFormat, exceptions.NotFound),
-                *(exceptions.NotEncodable, exceptions.NotTrusted),
-            ) as error:
-                refusal = str(error)
-        if refusal is None and command.what == _commands.REVERT:
-            refusal = self._undo_refusal(command.partial, command.at)
+        except (
+            *(exceptions.InvalidState, exceptions.InvalidFormat, exceptions.NotFound),
+            *(exceptions.NotEncodable, exceptions.NotTrusted),
+        ) as error:
+            refusal = str(error)
+        owner, flow = _commands.parent_in(command.by), storage.flow_detail
+        if command.what == _commands.REVERT and owner and flow.parent not in (owner, None):
+            flow.meta[models.REVERTED_FOR] = owner
         try:
             if refusal is None and command.what == _commands.REVERT:
-                owner, flow = _commands.parent_in(command.by), storage.flow_detail
-                if owner is not None and flow.parent not in (owner, None):
-                    flow.meta[models.REVERTED_FOR] = owner
-                self._begin_revert(command.describe(), command.explanation, command)
+                self._begin_revert(command, undo, settled=command)
             elif refusal is None:
                 self._restart(nodes, command.describe(), command, edits)
             else:
                 is_explained = command.edits is not None or command.what == _commands.REVERT
-                if is_explained and state in (states.FAILURE, states.SUCCESS):
-                    reason = f"not {command.describe()}: {refusal}"
-                    storage.explain_flow_state(self._clock.time(), reason)
+                if is_explained and state in states.FLOW_ENDED:
+                    # This write also reports the end of the flow again to a parent that waits.
+                    storage.explain_flow_state(self._clock.time(), command.refused_text(refusal))
                 storage.writer.settle(command)
         except exceptions.InvalidState as error:
             storage.writer.drop_pending()
@@ -1287,26 +1288,17 @@ class Engine(abc.ABC):
         :raises FlowBusy: if another engine runs the flow (see `prepare`).
         """
         self._compiled("reverted")
+        command = _commands.FlowCommand(
+            _commands.REVERT, reason, at=self._clock.time(), partial=partial
+        )
 
         def begin() -> None:
-            if (refusal := self._undo_refusal(partial, self._clock.time())) is not None:
-                raise _ownership.StateRefused(refusal)
-            self._begin_revert(_commands.FlowCommand(_commands.REVERT, reason).describe(), reason)
+            undo = self._checked_undo(command, self._storage.get_flow_state())
+            self._begin_revert(command, undo)
 
-        self._change("reverted", begin, self._check_reverts)
-
-    def _undo_refusal(self, is_partial: bool, at: float) -> str | None:
-        """Return why a complete flow is not reverted, or None.
-
-        :param at: time of the request in Unix seconds.
-        """
-        if self._storage.get_flow_state() != states.SUCCESS:
-            return None
-        if next(iter(self._compiled("reverted").plan.atoms()), None) is None:
-            refusal: str | None = "there is nothing to revert: it has no tasks"
-        else:
-            refusal = self._plan_undo(at).refusal(is_partial)
-        return None if refusal is None else f"Flow {self._storage.flow_uuid} is complete: {refusal}"
+        # Also before the preparation, which restarts a reverted flow.
+        check_state = functools.partial(self._check_rerun, _commands.REVERT)
+        self._change("reverted", begin, check_state)
 
     def plan_undo(self) -> UndoPlan:
         """Return what a reversion of the complete flow undoes, according to records and code.
@@ -1315,28 +1307,54 @@ class Engine(abc.ABC):
         """
         return self._plan_undo(self._clock.time())
 
-    def _plan_undo(self, at: float) -> UndoPlan:
-        from wbengine.engines import _undoing  # not for other runs
+    def _plan_undo(self, at: float | None) -> UndoPlan:
+        """Return the plan for a request at a time; None: at any time."""
+        plan_of = object_names.load("wbengine.engines._undoing:plan_of")  # not for other runs
+        plan = self._compiled("planned").plan
+        undo: UndoPlan = plan_of(plan, self._flow_detail, self._storage.backend, at)
+        return undo
 
-        return _undoing.plan(self._compiled("planned").plan, self._flow_detail, at)
+    def _checked_undo(self, command: _commands.FlowCommand, state: str) -> UndoPlan | None:
+        """Return the plan of a complete flow that is to be reverted; None: it is not complete.
 
-    def _check_reverts(self, state: str) -> None:
-        refusal = self._refusal_to_revert(state) or self._fork_refusal(_commands.REVERT)
+        :raises StateRefused: if the flow is not reverted.
+        """
+        self._check_rerun(_commands.REVERT, state)
+        if state != states.SUCCESS:
+            return None
+        if next(iter(self._compiled("reverted").plan.atoms()), None) is None:
+            refusal: str | None = "there is nothing to revert: it has no tasks"
+        else:
+            # The time of the parent counts for its children.
+            is_of_parent = _commands.parent_in(command.by) is not None
+            undo = self._plan_undo(None if is_of_parent else command.at)
+            refusal = undo.refusal(command.partial)
+        if refusal is not None:
+            raise _ownership.StateRefused(f"Flow {self._storage.flow_uuid} is complete: {refusal}")
+        return undo
+
+    def _check_rerun(self, what: str, state: str) -> None:
+        """Check whether the state and the forks of the flow allow a command.
+
+        :raises StateRefused: if they do not.
+        """
+        flow = self._storage.flow_uuid
+        refusal = _commands.refusal(what, flow, state)
+        if what == _commands.REVERT and state not in (*states.FLOW_ENDED, states.PENDING):
+            refusal = f"Flow {flow} is in {state}: cancel it instead"
+        refusal = refusal or self._fork_refusal(what)
         if refusal is not None:
             raise _ownership.StateRefused(refusal)
 
-    def _refusal_to_revert(self, state: str) -> str | None:
-        flow = self._storage.flow_uuid
-        if state not in (*states.FLOW_ENDED, states.PENDING):
-            return f"Flow {flow} is in {state}: cancel it instead"
-        return _commands.refusal(_commands.REVERT, flow, state)
-
     def _begin_revert(
-        self, why: str | None, reason: str | None, settled: _commands.FlowCommand | None = None
+        self,
+        command: _commands.FlowCommand,
+        undo: UndoPlan | None,
+        settled: _commands.FlowCommand | None = None,
     ) -> None:
         """Store that an ended flow is to be reverted as a whole, and put it into PENDING.
 
-        :param why: text for the change to PENDING. `reason` is that of the reversion.
+        :param undo: the plan of a complete flow; None: the flow is not complete.
         """
         lifecycle, plan = self._make_lifecycle(_do_nothing), self._compiled("reverted").plan
         lifecycle.retry_reverts()
@@ -1348,16 +1366,18 @@ class Engine(abc.ABC):
         scheduler.start()
         has_failed = bool(scheduler.unresolved())
         intentions = scheduler.apply(retry_decisions.everything(plan))
-        is_complete = self._storage.get_flow_state() == states.SUCCESS
+        if command.partial:
+            self._flow_detail.meta[models.PARTIAL] = True
+            if undo is None and self._flow_detail.is_undone:
+                self._flow_detail.add_remaining(self._plan_undo(None).deleted)
         if intentions and not has_failed:
-            given_up = control.GivenUp(models.CANCELLED, reason)
-            if is_complete:
-                remaining = self.plan_undo().irreversible
-                given_up = control.GivenUp(models.UNDONE, reason, remaining)
+            given_up = control.GivenUp(models.CANCELLED, command.explanation)
+            if undo is not None:
+                given_up = control.GivenUp(models.UNDONE, command.explanation, undo.remaining)
             lifecycle.give_up(intentions, given_up, self._clock.time())
         else:  # The flow is reverted because of its failures.
             lifecycle.set_intentions(intentions)
-        self._restart(None, why, settled)
+        self._restart(None, command.describe(), settled)
 
     def _restart(
         self,
@@ -1379,7 +1399,7 @@ class Engine(abc.ABC):
             reason = f"{edits.describe()}; {reason}" if reason else edits.describe()
         if nodes is not None:
             lifecycle.reset(nodes)
-            for key in models.GIVEN_UP_KEYS:
+            for key in (*models.GIVEN_UP_KEYS, models.PARTIAL):
                 self._storage.flow_meta.pop(key, None)
         with self._state_lock:
             moved, old_state = self._storage.move_flow(states.PENDING, self._clock.time(), reason)

@@ -210,16 +210,19 @@ def plan(backend: base.Backend, uuid: str, operation: str) -> Plan:
 def plan_undo(backend: base.Backend, uuid: str) -> UndoPlan:
     """Return what `revert` of a complete flow would undo, according to its records and code.
 
+    It contains the unfinished flows that use results of the flow.
+
     :raises InvalidState: if the flow is not in SUCCESS.
     :raises Exception: as `resume`.
     """
     with contextlib.closing(backend.get_connection()) as connection:
         detail = engines.read_flow_detail(connection, uuid)
+        users = _living_forks.users(connection, detail)
     if detail.state != states.SUCCESS:
         raise exceptions.InvalidState(f"Flow {uuid} must be in SUCCESS, got {detail.state}")
     loaded = engines.load_from_detail(detail, backend=backend)
     loaded.compile()
-    return loaded.plan_undo()
+    return loaded.plan_undo()._replace(used_by=users)
 
 
 def _check(backend: base.Backend, uuid: str, operation: str, state: str | None) -> None:

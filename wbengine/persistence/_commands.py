@@ -69,6 +69,10 @@ class FlowCommand(NamedTuple):
         sender = f" by {self.by}" if self.by else ""
         return f"{_PARTICIPLES[self.what]}{sender}{f': {self.reason}' if self.reason else ''}"
 
+    def refused_text(self, reason: str) -> str:
+        """Return the text for the history of a flow for which this command was refused."""
+        return f"not {self.describe()}: {reason}"
+
     def pending_error(self, flow_uuid: str) -> exceptions.InvalidState:
         """Return the error for a flow that waits for a conductor which carries this request out."""
         since = datetime.fromtimestamp(self.at, UTC).isoformat(" ", "seconds")

@@ -7,6 +7,7 @@ owner acquired the lease, the store rejects writes.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import itertools
 import logging
@@ -491,13 +492,18 @@ class RecordWriter:
     def save_outline(self, outline: Outline) -> None:
         """Save the structure of the flow unless it is stored. Log a failure of the store.
 
+        Complete tasks that had a `revert` in the code of an earlier run stay in `reverting`.
+
         :raises LeaseLost: if another owner acquired the flow.
         """
-        digest = outline.digest
-        if self.backend is None or self.flow_detail.outlined == digest:
+        if self.backend is None or self.flow_detail.outlined == outline.digest:
             return
         try:
             with contextlib.closing(self.backend.get_connection()) as connection:
+                outline = self._with_earlier_reverts(outline, connection)
+                digest = outline.digest
+                if self.flow_detail.outlined == digest:
+                    return
                 connection.save_outline(self.flow_detail.uuid, outline, lease=self.lease)
         except (exceptions.StorageFailure, exceptions.NotEncodable) as error:
             LOG.warning(
@@ -509,6 +515,17 @@ class RecordWriter:
         else:
             self.flow_detail.outlined = digest
             self.mark_flow()
+
+    def _with_earlier_reverts(self, outline: Outline, connection: base.Connection) -> Outline:
+        flow = self.flow_detail
+        if flow.outlined is None and flow.forked_from is None:
+            return outline
+        earlier = connection.get_outline(flow.uuid)
+        names = set(() if earlier is None else earlier.reverting).difference(outline.reverting)
+        missing = [
+            atom.name for atom in flow if atom.name in names and atom.state == states.SUCCESS
+        ]
+        return dataclasses.replace(outline, reverting=(*outline.reverting, *missing))
 
 
 def _move(source: deque[_T], target: list[_T]) -> None:

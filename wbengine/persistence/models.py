@@ -62,6 +62,7 @@ __all__ = [
     "META_PROGRESS",
     "META_PROGRESS_DETAILS",
     "PARENT",
+    "PARTIAL",
     "PUBLISHED",
     "STEP",
     "UNDONE",
@@ -140,6 +141,8 @@ UNDONE: Final = "undone"
 WAITS_FOR: Final = "waits_for"
 #: Key in the `meta` of a flow: the seconds from its end in SUCCESS in which it can be undone.
 UNDO_UNTIL: Final = "undo_until"
+#: Key in the `meta` of a flow that is reverted although some effects remain: True.
+PARTIAL: Final = "revert_partial"
 #: Maximum number of names of tasks whose effects remain after a flow was undone.
 _MAX_REMAINING: Final = 100
 #: Key in the `meta` of a flow: patterns of the pauses for which it is parked.
@@ -1133,6 +1136,13 @@ class FlowDetail(_Named):
             "remaining_count": len(remaining),
         }
         self.history = history.with_change(self.history, Change(states.REVERTING, at, reason))
+
+    def add_remaining(self, names: Iterable[str]) -> None:
+        """Add names of tasks whose effects remain to the undo of the flow."""
+        request = self.meta[UNDONE]
+        new = [name for name in names if name not in request["remaining"]]
+        request["remaining"] = [*request["remaining"], *new][:_MAX_REMAINING]
+        request["remaining_count"] += len(new)
 
     def enter(
         self, state: str, at: float, why: str | None = None, errors: str | None = None

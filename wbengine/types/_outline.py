@@ -67,10 +67,14 @@ class Outline:
     `nodes[0]` is the outermost flow, or the only task. Flows precede their members. `edges` are
     pairs of indexes of direct neighbors. An edge to or from a flow applies to the whole flow.
     `edges` does not contain the order between the retry controller of a flow and the other members.
+
+    `reverting` contains the names of the tasks whose reversion has an effect. Tasks that were
+    complete when the flow continued with other code may be missing in `nodes`.
     """
 
     nodes: tuple[OutlineNode, ...]
     edges: tuple[tuple[int, int], ...]
+    reverting: tuple[str, ...] = ()
 
     @cached_property
     def digest(self) -> str:
@@ -120,6 +124,9 @@ class Outline:
             input_sets = {each: number for number, each in enumerate(dict.fromkeys(inputs))}
             content["input_sets"] = list(input_sets)
             content["inputs"] = [input_sets[each] for each in inputs]
+        if self.reverting:
+            numbers_by_name = {name: number for number, name in enumerate(names)}
+            content["reverting"] = [numbers_by_name.get(name, name) for name in self.reverting]
         data = json_text.text_of(content).encode("utf-8", "surrogatepass")
         return zlib.compress(data, _COMPRESSION_LEVEL)
 
@@ -171,7 +178,12 @@ def _outline_of(content: Mapping[str, Any]) -> Outline:
         ]
     )
     pairs = zip(_sums(content["from"]), content["length"], strict=True)
-    return Outline(nodes, tuple([(before, before + length) for before, length in pairs]))
+    edges = tuple([(before, before + length) for before, length in pairs])
+    reverting = [
+        nodes[each].name if isinstance(each, int) else str(each)
+        for each in content.get("reverting", ())
+    ]
+    return Outline(nodes, edges, tuple(reverting))
 
 
 def _checked(outline: Outline) -> Outline:

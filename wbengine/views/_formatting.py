@@ -20,7 +20,7 @@ __all__ = [
 _TIME_FIELDS: Final = frozenset(
     {
         *("at", "began", "born", "created", "ended", "heard", "since", "started", "submitted"),
-        *("until", "updated"),
+        *("undo_until", "until", "updated"),
     }
 )
 _JSON_TYPES: Final = frozenset({type(None), bool, float, int, str})

@@ -11,7 +11,17 @@ from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 from wbengine import states
-from wbengine.persistence import _changes, _codes, _leases, _owners, _step_notes, base, models
+from wbengine._text import timestamps
+from wbengine.persistence import (
+    _changes,
+    _codes,
+    _leases,
+    _living_forks,
+    _owners,
+    _step_notes,
+    base,
+    models,
+)
 from wbengine.persistence._commands import FlowCommand
 from wbengine.persistence._history import MAX_CHANGES, why_suspended
 from wbengine.persistence._listing import fair_key_of, queue_of
@@ -571,6 +581,8 @@ class FlowView:
     :ivar superseded_by: uuid of the latest fork that owns results of this flow, or None.
     :ivar situation: the state of the flow from which the reasons in `atoms` were derived.
     :ivar undo: the reversion of the flow after it had succeeded, or None.
+    :ivar undo_until: time until which the flow, which succeeded, can be undone; None: no limit.
+    :ivar used_by: flows that have not ended and use results of the flow, which succeeded.
     """
 
     uuid: str
@@ -616,6 +628,18 @@ class FlowView:
     superseded_by: str | None = None
     situation: Situation | None = field(default=None, repr=False)
     undo: UndoView | None = None
+    undo_until: float | None = None
+    used_by: tuple[_living_forks.User, ...] = ()
+
+    @property
+    def undo_text(self) -> str | None:
+        """The outcome of the undo in one line, or until when the flow can be undone, or None."""
+        if self.undo is not None:
+            return self.undo.line
+        if self.undo_until is None:
+            return None
+        verb = "can" if self.now < self.undo_until else "could"
+        return f"{verb} be undone until {timestamps.text_of(self.undo_until)}"
 
     @property
     def total(self) -> int:
@@ -843,6 +867,7 @@ class FlowRecords:
             missing_code=detail.code if is_missing else None,
             unserved=codes is not None and not _codes.is_served(codes),
             children=self._count_children(detail),
+            used_by=_living_forks.users(self._connection, detail),
         )
 
     def _count_children(self, detail: models.FlowDetail) -> Mapping[str, int]:
@@ -869,6 +894,7 @@ def view(
     missing_code: str | None = None,
     unserved: bool = False,
     children: Mapping[str, int] | None = None,
+    used_by: Sequence[_living_forks.User] = (),
     knows_secrets: bool = False,
 ) -> FlowView:
     """Return the view of a flow from its records. Cost: O(atoms + edges).
@@ -880,6 +906,7 @@ def view(
     :param missing_code: code for which the flow waits, because no conductor has it; or None.
     :param unserved: whether the flow waits for a conductor, and none runs.
     :param children: number of child flows by state.
+    :param used_by: flows that have not ended and use results of the flow.
     :param knows_secrets: whether `redactor` already masks the secrets of the flow.
     """
     redactor = redactor or Redactor()
@@ -956,6 +983,8 @@ def view(
         superseded_by=detail.successor,
         situation=builder.situation,
         undo=_undo(detail, builder.state, redactor.text),
+        undo_until=detail.undo_until,
+        used_by=tuple(user._replace(name=redactor.text(user.name)) for user in used_by),
     )
 
 
