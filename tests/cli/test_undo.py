@@ -132,3 +132,24 @@ def test_prune_names_flows_that_can_be_undone(
     assert "deleted 0 flows" in answer.err
     assert uuid in wbengine(*prune, "--undoable").out
     assert wbengine("flow", "show", uuid).code != 0
+
+
+def test_refused_undos_of_many_flows_are_listed(
+    wbengine: Command, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = f"sqlite:///{home}/flows.db"
+    monkeypatch.setenv("WBENGINE_PERSISTENCE", uri)
+    with backends.backend(uri) as backend:
+        plain, refused = (
+            engines.submit(factory, backend=backend).id for factory in (shop.order, shop.posted)
+        )
+    run_submitted(uri)
+    answer = wbengine("flow", "revert", "--state", "SUCCESS", "--yes", "--json")
+    assert set(answer.json["flows"]) == {plain, refused}
+    show = ("bulk", "show", answer.json["bulk"])
+    assert wbengine(*show).code == 0
+    run_submitted(uri)
+    answer = wbengine(*show)
+    assert answer.code == 1 and f"{refused}  Flow {refused} is complete: 'letter'" in answer.out
+    ((uuid, reason),) = (each.values() for each in wbengine(*show, "--json").json["refused"])
+    assert uuid == refused and "'letter' cannot be undone" in reason

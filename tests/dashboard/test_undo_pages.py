@@ -11,7 +11,9 @@ import pytest
 from tests.dashboard.conftest import admitted, client
 from tests.operations import undo_flows
 from wbengine import engines, operations, states
+from wbengine.operations import _bulk
 from wbengine.persistence import backends, base
+from wbengine.persistence._bulk import BulkFlow
 from wbengine.testing import run_submitted
 
 
@@ -43,3 +45,18 @@ def test_page_shows_limit_users_and_outcome_of_the_undo(store: base.Backend) -> 
         page = browser.get(f"/flows/{handle.id}").text
         assert "partial, irreversible: tests.operations.undo_flows.send" in page
         assert "Used by" not in page and "can be undone until" not in page
+
+
+def test_page_lists_refused_undos_of_many_flows(store: base.Backend) -> None:
+    handle = engines.submit(undo_flows.order, backend=store)
+    run_submitted(store)
+    bulk = _bulk.start(store, "flow revert", [BulkFlow(handle.id, states.SUCCESS)], {})
+    _bulk.carry_out(_bulk.BulkRun(store, bulk, "here"), lambda _: None)
+    with client(types.SimpleNamespace(backend=store)) as opened:
+        browser = admitted(opened)
+        assert "Refused flows" not in browser.get(f"/bulks/{bulk.uuid}").text
+        run_submitted(store)
+        page = browser.get(f"/bulks/{bulk.uuid}").text
+        assert "Refused flows" in page and "cannot be undone" in page
+        (refused,) = browser.get(f"/api/v1/bulks/{bulk.uuid}").json()["refused"]
+        assert refused["uuid"] == handle.id and "cannot be undone" in refused["reason"]

@@ -12,7 +12,9 @@ from prometheus_client import CollectorRegistry
 
 from tests.operations import undo_flows
 from wbengine import engines, exceptions, operations, states, task
+from wbengine.operations import _bulk
 from wbengine.persistence import backends, base
+from wbengine.persistence._bulk import BulkFlow
 from wbengine.telemetry import metrics
 from wbengine.testing import run_submitted
 from wbengine.views import flow_status as views
@@ -164,6 +166,27 @@ def test_requested_undo_that_is_refused_leaves_the_reason_in_the_history(
     operations.request(backend, handle.id, "revert", partial=True)
     run_submitted(backend)
     assert (handle.state, undo_flows.UNDONE) == (states.REVERTED, ["charge"])
+
+
+def test_operation_on_many_flows_lists_refused_undos(backend: base.Backend) -> None:
+    handles = [
+        engines.submit(factory, backend=backend)
+        for factory in (undo_flows.order, undo_flows.plain, undo_flows.order)
+    ]
+    run_submitted(backend)
+    flows = [BulkFlow(handle.id, states.SUCCESS) for handle in handles]
+    reason = "recalled " * 50
+    bulk = _bulk.start(backend, "flow revert", flows, {}, reason=reason, by="Ann")
+    bulk = _bulk.carry_out(_bulk.BulkRun(backend, bulk, "here"), lambda _: None)
+    with contextlib.closing(backend.get_connection()) as connection:
+        assert _bulk.refused(connection, bulk) == []
+        run_submitted(backend)
+        refused = dict(_bulk.refused(connection, bulk))
+        assert list(refused) == [handles[0].id, handles[2].id]
+        for uuid, text in refused.items():
+            assert text.startswith(f"Flow {uuid} is complete: 'tests.operations.undo_flows.send'")
+        later = bulk._replace(created=connection.now() + 1.0)
+        assert _bulk.refused(connection, later) == []
 
 
 def test_partial_is_only_for_reversions(backend: base.Backend) -> None:

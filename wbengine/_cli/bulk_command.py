@@ -58,7 +58,8 @@ def ls(context: contexts.Context) -> None:
     "show",
     help="""Show an operation on many flows.
 
-    The table contains the reasons for which flows were skipped.
+    The tables contain the reasons for which flows were skipped, and the flows whose request was
+    stored but refused by the conductor (`wbengine serve`). Exits with 1 if there are such flows.
 
     \b
     Example:
@@ -66,18 +67,26 @@ def ls(context: contexts.Context) -> None:
     """,
 )
 @_ID
-def show(context: contexts.Context, bulk: str) -> None:
+def show(context: contexts.Context, bulk: str) -> int:
     with context.backend() as backend, contextlib.closing(backend.get_connection()) as connection:
         found = _bulk.find(backend, bulk)
         reasons = connection.bulks.skipped(found.uuid)
+        refused = _bulk.refused(connection, found)
     printer = context.printer
-    content = {**found.to_dict(), "reasons": [each._asdict() for each in reasons]}
+    content = {
+        **found.to_dict(),
+        "reasons": [each._asdict() for each in reasons],
+        "refused": [{"uuid": uuid, "reason": reason} for uuid, reason in refused],
+    }
     printer.document("bulk-show/1", content)
     printer.line(_summary(found))
     if reasons:
         rows = [(each.flows, each.reason, each.example) for each in reasons]
         columns = ("SKIPPED", "REASON", "EXAMPLE")
         printer.table(columns, rows, right=("SKIPPED",), folded=("REASON",))
+    if refused:
+        printer.table(("REFUSED", "REASON"), refused, folded=("REASON",))
+    return errors.UNHEALTHY if reasons or refused else errors.OK
 
 
 @command.command(

@@ -380,7 +380,11 @@ READS: Final[Mapping[str, Read]] = {
         "bulks/{uuid:uuid}",
         "bulk",
         "Show an operation on many flows, with the reasons of skipped flows.",
-        result={**_bulk_views.BULK, "reasons": _bulk_views.REASONS},
+        result={
+            **_bulk_views.BULK,
+            "reasons": _bulk_views.REASONS,
+            "refused": _bulk_views.REFUSED,
+        },
     ),
 }
 

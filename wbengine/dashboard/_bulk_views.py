@@ -11,9 +11,11 @@ from starlette.requests import Request
 
 from wbengine.dashboard import _visitors
 from wbengine.dashboard._app_state import AppState
-from wbengine.persistence._bulk import Bulk, Skipped
+from wbengine.operations import _bulk
+from wbengine.persistence import base
+from wbengine.persistence._bulk import RUNNING, Bulk, Skipped
 
-__all__ = ["BULK", "REASONS", "RESTRICTED", "BulkView", "latest", "one"]
+__all__ = ["BULK", "REASONS", "REFUSED", "RESTRICTED", "BulkView", "latest", "one"]
 
 #: Error for visitors with tags.
 RESTRICTED: Final = "Operations on many flows need a key without tags."
@@ -49,15 +51,28 @@ REASONS: Final[Mapping[str, Any]] = {
 }
 
 
+#: JSON schema of the flows whose conductor refused the request.
+REFUSED: Final[Mapping[str, Any]] = {
+    "type": "array",
+    "items": {"type": "object", "properties": {"uuid": _TEXT, "reason": _TEXT}},
+    "description": "Flows whose conductor refused the request; empty while the operation runs.",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class BulkView:
-    """An operation, with the reasons of the flows that it skipped."""
+    """An operation, with the reasons of skipped flows, and of those that conductors refused."""
 
     bulk: Bulk
     reasons: tuple[Skipped, ...]
+    refused: tuple[tuple[str, str], ...]
 
     def to_dict(self) -> dict[str, Any]:
-        return {**self.bulk.to_dict(), "reasons": [each._asdict() for each in self.reasons]}
+        return {
+            **self.bulk.to_dict(),
+            "reasons": [each._asdict() for each in self.reasons],
+            "refused": [{"uuid": uuid, "reason": reason} for uuid, reason in self.refused],
+        }
 
 
 def latest(app_state: AppState, request: Request) -> list[Bulk]:
@@ -78,12 +93,20 @@ def one(app_state: AppState, request: Request) -> BulkView:
     """
     _check(request)
     uuid = str(request.path_params["uuid"])
-    bulk, skipped = app_state.store(request).read(
-        lambda connection: (connection.bulks.get(uuid), connection.bulks.skipped(uuid))
-    )
+
+    def read(connection: base.Connection) -> BulkView:
+        bulk = connection.bulks.get(uuid)
+        # The page is read each second while the operation runs.
+        refused = () if bulk.state == RUNNING else tuple(_bulk.refused(connection, bulk))
+        return BulkView(bulk, tuple(connection.bulks.skipped(uuid)), refused)
+
+    view = app_state.store(request).read(read)
     mask = app_state.redactor.text
-    reasons = tuple(each._replace(reason=mask(each.reason)) for each in skipped)
-    return BulkView(_masked(app_state, bulk), reasons)
+    return BulkView(
+        _masked(app_state, view.bulk),
+        tuple(each._replace(reason=mask(each.reason)) for each in view.reasons),
+        tuple((flow, mask(reason)) for flow, reason in view.refused),
+    )
 
 
 def _masked(app_state: AppState, bulk: Bulk) -> Bulk:

@@ -11,7 +11,7 @@ from typing import Any, Final
 from wbengine import exceptions, states
 from wbengine._text import json_text
 from wbengine.operations import _operation
-from wbengine.persistence import base
+from wbengine.persistence import _commands, base
 from wbengine.persistence._bulk import CANCELLED, RUNNING, Bulk, BulkFlow, Work
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "carry_out",
     "find",
     "operations",
+    "refused",
     "resume",
     "start",
 ]
@@ -32,6 +33,9 @@ MAX_REASON_CHARS: Final = 500
 MIN_RATE: Final = 1 / 86400
 _MAX_SKIP_REASON_CHARS: Final = 1000
 _MIN_PREFIX: Final = 4
+#: Maximum number of flows of an operation whose histories are read, and number of each read.
+_MAX_HISTORIES: Final = 10_000
+_HISTORIES_PER_READ: Final = 500
 #: Interval at which a process reads an operation that another one carries out.
 _FOLLOW_SECONDS: Final = 0.5
 
@@ -144,6 +148,26 @@ def resume(backend: base.Backend, uuid: str) -> Bulk:
     """
     with contextlib.closing(backend.get_connection()) as connection:
         return connection.bulks.change_state(uuid, RUNNING)
+
+
+def refused(connection: base.Connection, bulk: Bulk) -> list[tuple[str, str]]:
+    """Return the flows whose conductor refused the request of an operation, and the reasons.
+
+    These flows count as done, because the request was stored. Only the first 10,000 flows are read.
+    """
+    verb = bulk.operation.partition(" ")[2]
+    if verb not in _commands.RERUN_COMMANDS:
+        return []
+    start_of_text = _commands.FlowCommand(verb, by=bulk.by).refused_text("")
+    refusals: list[tuple[str, str]] = []
+    for first in range(0, min(bulk.settled, _MAX_HISTORIES), _HISTORIES_PER_READ):
+        page = connection.bulks.flows(bulk.uuid, _HISTORIES_PER_READ, first)
+        records = connection.flow_records([uuid for uuid, reason in page if reason is None])
+        for flow in records.values():
+            texts = [change.why or "" for change in flow.history if change.at >= bulk.created]
+            found = [text for text in texts if text.startswith(start_of_text)]
+            refusals += [(flow.uuid, text.removeprefix(start_of_text)) for text in found[:1]]
+    return refusals
 
 
 class BulkRun:

@@ -71,7 +71,7 @@ class FlowCommand(NamedTuple):
 
     def refused_text(self, reason: str) -> str:
         """Return the text for the history of a flow for which this command was refused."""
-        return f"not {self.describe()}: {reason}"
+        return f"not {self._replace(reason=None).describe()}: {reason}"
 
     def pending_error(self, flow_uuid: str) -> exceptions.InvalidState:
         """Return the error for a flow that waits for a conductor which carries this request out."""
