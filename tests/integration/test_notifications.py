@@ -22,6 +22,7 @@ from typing import Any, cast
 import pytest
 import sqlalchemy as sa
 
+from tests.operations import undo_flows
 from tests.support import (
     conducted,
     fragile_tasks,
@@ -47,7 +48,7 @@ from tests.support.notified import (
     webhook,
 )
 from tests.support.waiting import until
-from wbengine import engines, exceptions, notifications, operations, schedules, states
+from wbengine import engines, exceptions, notifications, operations, schedules, states, testing
 from wbengine._sql import dialects
 from wbengine.conductors.service import ConductorService
 from wbengine.jobs.backends import impl_sql
@@ -187,6 +188,40 @@ def test_only_failures_are_sent(
     failed(store, "stuck", "undo: ValueError: oops", cancelled={"at": 1.0, "reason": None})
     run(service)
     assert sorted(kinds(site)) == [("flow_failed", "reverted", 1), ("flow_failed", "stuck", 1)]
+
+
+def test_undo_that_failed_or_left_effects_is_sent(
+    store: persistence.Backend, site: receivers.Receiver, tmp_path: Path
+) -> None:
+    service = begun(store, webhook(site, tmp_path))
+    failing, complete, partial = (
+        engines.submit(factory, backend=store, name=name).id
+        for name, factory in (
+            ("failing", undo_flows.plain),
+            ("complete", undo_flows.plain),
+            ("partial", undo_flows.order),
+        )
+    )
+    testing.run_submitted(store)
+    undo_flows.FAILING.append("charge")
+    operations.request(store, failing, "revert")
+    testing.run_submitted(store)
+    undo_flows.FAILING.clear()
+    operations.request(store, complete, "revert")
+    operations.request(store, partial, "revert", partial=True)
+    testing.run_submitted(store)
+    run(service)
+    groups = [group for request in site.requests for group in request.json["groups"]]
+    reasons = {group["name"]: group["events"][0]["reason"] for group in groups}
+    assert {group["kind"] for group in groups} == {"undo_incomplete"}
+    assert set(reasons) == {"failing", "partial"}
+    assert "OSError: the bank does not answer" in reasons["failing"]
+    assert reasons["partial"] == "effects remain: tests.operations.undo_flows.send"
+    operations.request(store, failing, "revert")
+    testing.run_submitted(store)
+    sent = len(site.requests)
+    run(service)
+    assert len(site.requests) == sent
 
 
 def test_flows_are_selected_by_name_and_tag(

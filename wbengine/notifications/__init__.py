@@ -19,6 +19,7 @@ from wbengine.notifications._event import (
     KINDS,
     SCHEDULE_MISSED,
     TEST,
+    UNDO_INCOMPLETE,
     WORKER_LOST,
     Event,
 )
@@ -32,6 +33,7 @@ __all__ = [
     "KINDS",
     "SCHEDULE_MISSED",
     "TEST",
+    "UNDO_INCOMPLETE",
     "WORKER_LOST",
     "Event",
 ]

@@ -36,6 +36,9 @@ OVERLAP_SECONDS: Final = 120.0
 #: Type of the exception in the reason of a flow that failed because a worker was lost.
 _WORKER_LOST: Final = exceptions.WorkerLost.__name__
 _KEY_LENGTH: Final = 13
+#: Kinds of events whose reason is the error of a flow.
+_WITH_ERRORS: Final = (_event.FLOW_FAILED, _event.WORKER_LOST, _event.UNDO_INCOMPLETE)
+_MAX_REMAINING: Final = 3
 
 
 class Collector:
@@ -118,6 +121,9 @@ class Collector:
             yield self._event(_event.FLOW_BLOCKED, change, change.at)
         elif source == TRASHED:
             yield self._event(_event.FLOW_TRASHED, change, change.at)
+        elif change.is_undone:  # Its run did not fail.
+            if change.state == states.FAILURE or change.remaining:
+                yield self._event(_event.UNDO_INCOMPLETE, change, change.entered_at)
         elif change.error is not None and not (
             change.is_reversion or (change.is_cancelled and change.state == states.REVERTED)
         ):
@@ -226,14 +232,14 @@ class Collector:
             name=redactor.text(change.name),
             flow=change.uuid,
             state=change.state if kind != _event.FLOW_BLOCKED else states.BLOCKED,
-            reason=reasons.get(kind) or _type_of(change.error),
+            reason=reasons.get(kind) or _type_of(change.error) or _remaining(change, redactor),
             tags=redaction.tags(change.tags, redactor),
             url=self._page("flows", change.uuid),
         )
 
     def detailed(self, event: Event, connection: base.Connection) -> Event:
         """Return an event with the error of its flow, masked as on pages, and the lost worker."""
-        if event.flow is None or event.kind not in (_event.FLOW_FAILED, _event.WORKER_LOST):
+        if event.flow is None or event.kind not in _WITH_ERRORS:
             return event
         reason, worker = event.reason, None
         if self._shows_errors:
@@ -259,6 +265,14 @@ def _type_of(error: str | None) -> str | None:
     parts = error.split(": ")
     is_of_atom = len(parts) > 1 and parts[1].isidentifier()
     return masking.masked(": ".join(parts[: 2 if is_of_atom else 1]))
+
+
+def _remaining(change: FlowChange, redactor: redaction.Redactor) -> str | None:
+    """Return which effects remain after an undo, or None."""
+    if not change.remaining:
+        return None
+    more = "" if len(change.remaining) <= _MAX_REMAINING else " and more"
+    return redactor.text(f"effects remain: {', '.join(change.remaining[:_MAX_REMAINING])}{more}")
 
 
 def _lost_worker(connection: base.Connection, flow: str) -> str | None:

@@ -11,13 +11,14 @@ from wbengine.views import _formatting
 
 __all__ = [
     "BACKLOG", "FLOW_BLOCKED", "FLOW_FAILED", "FLOW_RECOVERED", "FLOW_TRASHED", "KINDS",
-    "SCHEDULE_MISSED", "TEST", "WORKER_LOST", "Event", "event_id",
+    "SCHEDULE_MISSED", "TEST", "UNDO_INCOMPLETE", "WORKER_LOST", "Event", "event_id",
 ]  # fmt: skip
 
 FLOW_FAILED: Final = "flow_failed"
 FLOW_RECOVERED: Final = "flow_recovered"
 FLOW_BLOCKED: Final = "flow_blocked"
 FLOW_TRASHED: Final = "flow_trashed"
+UNDO_INCOMPLETE: Final = "undo_incomplete"
 WORKER_LOST: Final = "worker_lost"
 BACKLOG: Final = "backlog"
 SCHEDULE_MISSED: Final = "schedule_missed"
@@ -26,7 +27,8 @@ TEST: Final = "test"
 
 #: Kinds of events that can be selected.
 KINDS: Final = (
-    FLOW_FAILED, FLOW_RECOVERED, FLOW_BLOCKED, FLOW_TRASHED, WORKER_LOST, BACKLOG, SCHEDULE_MISSED,
+    FLOW_FAILED, FLOW_RECOVERED, FLOW_BLOCKED, FLOW_TRASHED, UNDO_INCOMPLETE, WORKER_LOST, BACKLOG,
+    SCHEDULE_MISSED,
 )  # fmt: skip
 
 _NAMESPACE: Final = uuids.UUID("5b2f4f0e-9d0c-4b53-8a52-0d1c5b0a7f1e")

@@ -23,6 +23,7 @@ _NOUNS: Final[Mapping[str, tuple[str, str]]] = {
     _event.FLOW_RECOVERED: ("flow succeeded again", "flows succeeded again"),
     _event.FLOW_BLOCKED: ("flow is blocked by its code", "flows are blocked by their code"),
     _event.FLOW_TRASHED: ("flow cannot be created", "flows cannot be created"),
+    _event.UNDO_INCOMPLETE: ("flow is not undone completely", "flows are not undone completely"),
     _event.WORKER_LOST: ("flow lost a worker", "flows lost a worker"),
     _event.BACKLOG: ("backlog of flows", "backlogs of flows"),
     _event.SCHEDULE_MISSED: ("firing of a schedule is missing", "firings of schedules are missing"),

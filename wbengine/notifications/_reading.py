@@ -40,6 +40,8 @@ class FlowChange(NamedTuple):
     :ivar entered_at: time of the change of the state on the clock of its engine, which later writes
         do not change.
     :ivar error: the reason for FAILURE or REVERTED in one line; it may contain secrets.
+    :ivar is_undone: whether the flow was reverted, or is being reverted, after it had succeeded.
+    :ivar remaining: the first names of tasks whose effects remain after that.
     :ivar is_reversion: whether the flow was reverted after it had ended in FAILURE, for the same
         error.
     """
@@ -54,6 +56,8 @@ class FlowChange(NamedTuple):
     is_cancelled: bool
     code: str | None
     is_reversion: bool
+    is_undone: bool
+    remaining: tuple[str, ...]
 
 
 class PendingFlow(NamedTuple):
@@ -152,6 +156,7 @@ def _change(row: Mapping[str, Any], offset: float) -> FlowChange:
     fields, meta = rows.flow_fields(row)
     history = _history.changes_of(fields)
     entered = _history.entered_at(history) or 0.0
+    undo = meta.get(models.UNDONE)
     return FlowChange(
         row["uuid"],
         fields.get("name", row["name"]),
@@ -163,6 +168,8 @@ def _change(row: Mapping[str, Any], offset: float) -> FlowChange:
         meta.get(models.CANCELLED) is not None,
         row["code"],
         _is_reversion(history),
+        undo is not None,
+        () if undo is None else tuple(undo["remaining"]),
     )
 
 
