@@ -165,6 +165,7 @@ every = "1s"
 catch_up = "all"
 overlap = "allow"
 jitter = "0.5s"
+undo_until = "2d"
 """
 
 
@@ -179,6 +180,8 @@ def test_schedules_in_a_file_are_fired_by_serve(wbengine: Command, home: Path) -
     schedules = listed(wbengine)
     assert schedules["report"]["time_zone"] == "Europe/Berlin" and schedules["tick"]["every"] == 1
     assert schedules["tick"]["jitter"] == 0.5
+    uuid = next(flow["uuid"] for flow in flows(wbengine, "tick") if flow["state"] == "SUCCESS")
+    assert "can be undone until 20" in wbengine("flow", "show", uuid).out
     ticks = sorted(flow["tags"]["scheduled"] for flow in flows(wbengine, "tick"))
     assert len(ticks) == len(set(ticks))
     wbengine("schedule", "pause", "report")
@@ -196,6 +199,10 @@ def test_schedules_in_a_file_are_fired_by_serve(wbengine: Command, home: Path) -
         ('[schedules.a]\nevery = "5m"', "schedules.a: 'factory' is a required property"),
         ('[schedules.a]\nfactory = "f"\ncrn = "x"', "unknown key 'crn' (did you mean 'cron'"),
         ('[schedules.a]\nfactory = "f"', "must have either cron or every"),
+        (
+            '[schedules.a]\nfactory = "f"\nevery = "1h"\nundo_until = "soon"',
+            "undo_until must be a duration above 0",
+        ),
         (
             '[schedules.a]\nfactory = "f"\nevery = "soon"',
             "every must be a duration such as 30 or 5m, got 'soon'",

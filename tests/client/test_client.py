@@ -85,7 +85,9 @@ def connect(request: pytest.FixtureRequest) -> Iterator[Connect]:
 def test_flow_is_submitted_and_its_values_are_returned(server: Server, connect: Connect) -> None:
     client = connect(server.url)
     with server.conducting():
-        flow = client.submit(f"{FLOWS}:priced", inputs={"amount": 4}, tags={"shop": "paris"})
+        flow = client.submit(
+            f"{FLOWS}:priced", inputs={"amount": 4}, tags={"shop": "paris"}, undo_until="30d"
+        )
         values = flow.result(60)
     assert values == {
         "amount": 4, "price": 12, "password": "***", "day": "datetime.date(2026, 11, 28)",
@@ -95,6 +97,8 @@ def test_flow_is_submitted_and_its_values_are_returned(server: Server, connect: 
         (flow.id, {"shop": "paris"})
     ]
     assert client.flow(flow.id.upper()).result(0) == values
+    with contextlib.closing(server.backend.get_connection()) as connection:
+        assert connection.get_flow_details(flow.id).meta["undo_until"] == 30 * 86_400.0
 
 
 def test_inputs_are_converted_for_annotated_parameters(server: Server, connect: Connect) -> None:

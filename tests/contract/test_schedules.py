@@ -22,7 +22,7 @@ from tests.support.waiting import until
 from wbengine import exceptions, states
 from wbengine.conductors import backends as conductors
 from wbengine.conductors import service
-from wbengine.persistence import backends
+from wbengine.persistence import backends, models
 from wbengine.schedules import Schedule, Schedules
 from wbengine.schedules._service import ScheduleService
 
@@ -157,7 +157,7 @@ def test_concurrent_declarations_create_one_schedule(conf: dict[str, Any], site:
 
 
 def test_schedule_is_fired_when_due(site: Site) -> None:
-    site.add(tags={"team": "billing"}, priority="LOW")
+    site.add(tags={"team": "billing"}, priority="LOW", undo_until="2d")
     assert site.service.fire_due() == site.service.POLL_SECONDS
     site.now += 57
     assert site.service.fire_due() == 3
@@ -174,6 +174,7 @@ def test_schedule_is_fired_when_due(site: Site) -> None:
         flow = connection.get_flow_details(str(entry.last_flow))
         [row] = connection.list_flows(tags={"schedule": "s", "team": "billing"}).flows
     assert row.uuid == flow.uuid and flow.state == states.SUCCESS
+    assert flow.meta[models.UNDO_UNTIL] == 2 * 86_400.0
     values: dict[str, Any] = {}
     for atom in flow:
         values |= atom.results if isinstance(atom.results, dict) else {}

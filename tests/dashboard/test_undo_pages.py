@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import types
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.dashboard.conftest import admitted, client
+from tests.dashboard.conftest import TOKENS, admitted, client, site
+from tests.dashboard.forms import send, token_in
 from tests.operations import undo_flows
 from wbengine import engines, operations, states
+from wbengine.engines import _allowed
 from wbengine.operations import _bulk
-from wbengine.persistence import backends, base
+from wbengine.persistence import backends, base, models
 from wbengine.persistence._bulk import BulkFlow
 from wbengine.testing import run_submitted
 
@@ -45,6 +48,37 @@ def test_page_shows_limit_users_and_outcome_of_the_undo(store: base.Backend) -> 
         page = browser.get(f"/flows/{handle.id}").text
         assert "partial, irreversible: tests.operations.undo_flows.send" in page
         assert "Used by" not in page and "can be undone until" not in page
+
+
+def test_flow_submitted_by_the_api_or_the_page_has_a_time(
+    store: base.Backend,
+) -> None:
+    path = "tests.operations.undo_flows:plain"
+    _allowed.set_for_process(["tests.operations.undo_flows"])
+    try:
+        with client(types.SimpleNamespace(backend=store), allow_actions=True) as opened:
+            browser = admitted(opened)
+            form = browser.get("/submit", params={"factory": path}).text
+            assert "Undo until</label>" in form
+            fields = {"form_token": token_in(form), "factory": path}
+            answer = send(browser, "/submit", {**fields, "undo_until": "2d"})
+            of_page = answer.headers["location"].rpartition("/")[2].partition("?")[0]
+            assert send(browser, "/submit", {**fields, "undo_until": "x"}).status_code == 400
+        with site(types.SimpleNamespace(backend=store), "olga") as server:
+            headers = {"Authorization": f"Bearer {TOKENS['olga']}"}
+            answers = [
+                server.post(
+                    "/api/v1/flows", json={"factory": path, "undo_until": value}, headers=headers
+                )
+                for value in ("2d", 172_800, "x", 0)
+            ]
+    finally:
+        _allowed.set_for_process(None)
+    assert [answer.status_code for answer in answers[2:]] == [400, 400]
+    uuids = [of_page, *(answer.json()["uuid"] for answer in answers[:2])]
+    with contextlib.closing(store.get_connection()) as connection:
+        for flow in connection.flow_records(uuids).values():
+            assert flow.meta[models.UNDO_UNTIL] == 172_800.0
 
 
 def test_page_lists_refused_undos_of_many_flows(store: base.Backend) -> None:

@@ -13,9 +13,12 @@ from tests.operations import undo_flows
 from wbengine import engines, exceptions, operations, states, task
 from wbengine._runtime import undo_plan
 from wbengine.engines import _undoing
-from wbengine.persistence import backends, base, models
+from wbengine.persistence import _commands, backends, base, models
 from wbengine.testing import run_submitted
 from wbengine.views import flow_status as views
+
+#: Passes before the clock is read again.
+AT_ONCE = 1e-9
 
 
 @pytest.fixture
@@ -136,6 +139,21 @@ def test_child_deleted_after_a_failed_undo_is_accepted_by_a_partial_one(
     undo = outcome(store, uuid)
     assert (record(store, uuid).state, undo_flows.UNDONE) == (states.REVERTED, ["charge"])
     assert undo is not None and (undo.outcome, undo.remaining_count) == ("partial", 1)
+
+
+def test_child_has_the_time_of_its_parent_which_alone_counts_for_both(
+    store: base.Backend,
+) -> None:
+    uuid = submit(store, undo_flows.grandparent, undo_until=AT_ONCE)
+    flows = [uuid, child_of(store, uuid), child_of(store, child_of(store, uuid))]
+    assert [record(store, each).meta[models.UNDO_UNTIL] for each in flows] == [AT_ONCE] * 3
+    with pytest.raises(exceptions.InvalidState, match="could be undone until"):
+        operations.request(store, flows[1], "revert")
+    with contextlib.closing(store.get_connection()) as connection:
+        end = record(store, uuid).history[-1].at
+        connection.send_command(uuid, _commands.FlowCommand(_commands.REVERT, at=end - 1.0))
+    run_submitted(store)
+    assert [record(store, each).state for each in flows] == [states.REVERTED] * 3
 
 
 def test_deleted_child_of_a_child_is_listed(store: base.Backend) -> None:

@@ -6,14 +6,18 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+import sqlalchemy as sa
 
 from tests.operations import undo_flows
+from tests.support import key_files
 from wbengine import engines, exceptions, operations, states
+from wbengine._security import keys
 from wbengine.persistence import _commands, backends, base, models
 from wbengine.testing import run_submitted
+from wbengine.views import flow_status
 
 #: Passes before the clock is read again.
 AT_ONCE = 1e-9
@@ -186,6 +190,31 @@ def test_fork_has_the_time_of_its_original(backend: base.Backend) -> None:
     uuid = complete(backend, "2d")
     fork = operations.fork(backend, uuid, start="0")
     assert record(backend, fork.uuid).meta[models.UNDO_UNTIL] == 2 * DAY
+
+
+def test_time_and_undo_of_a_flow_in_an_encrypted_store(
+    backend: base.Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key_files.in_use(tmp_path / "keys.json", monkeypatch, encrypt=True)
+    handle = engines.submit(undo_flows.order, backend=backend, undo_until="2d")
+    run_submitted(backend)
+    end = record(backend, handle.id).history[-1].at
+    with monkeypatch.context() as without_key:
+        without_key.delenv(keys.VARIABLE)
+        assert operations.find(backend, handle.id).undo_until == end + 2 * DAY
+        with contextlib.closing(backend.get_connection()) as connection:
+            assert flow_status.read(connection, handle.id).undo_until == end + 2 * DAY
+    assert operations.plan_undo(backend, handle.id).revert == (
+        "tests.operations.undo_flows.charge",
+    )
+    operations.request(backend, handle.id, "revert", partial=True, reason="a secret")
+    run_submitted(backend)
+    with contextlib.closing(backend.get_connection()) as connection:
+        undo = flow_status.read(connection, handle.id).undo
+        assert undo is not None and undo.remaining == ("tests.operations.undo_flows.send",)
+    with cast(Any, backend).engine.begin() as connection:
+        row = connection.execute(sa.text("SELECT meta, more FROM wbe_flowdetails")).one()
+    assert "a secret" not in str(row) and models.UNDO_UNTIL in row.meta
 
 
 def test_flow_that_can_be_undone_is_pruned_only_by_decision(backend: base.Backend) -> None:

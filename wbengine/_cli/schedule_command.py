@@ -93,6 +93,7 @@ def _stored_schedules(context: contexts.Context, **options: bool) -> Iterator[Sc
 @common_options.PRIORITY
 @click.option("--queue", default="default", show_default=True, metavar="NAME",
     help="Queue of the flows (`wbengine serve --queue`).")  # fmt: skip
+@common_options.UNDO_UNTIL
 @click.option("--replace", is_flag=True, help="Replace an existing schedule of this name.")
 def add(
     context: contexts.Context,

@@ -107,6 +107,11 @@ _SCHEDULE: Final = {
         "inputs": {"type": "object", "description": "inputs of the flow"},
         "tags": {"type": "object", "description": "tags of the flow"},
         "priority": _string("VERY_HIGH, HIGH, NORMAL, LOW or VERY_LOW"),
+        "undo_until": {
+            "type": ["number", "string"],
+            "description": "time from the end of a flow in which it can be undone: seconds, or"
+            " '30d'",
+        },
     },
     "required": ["factory"],
     "additionalProperties": False,

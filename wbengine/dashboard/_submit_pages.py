@@ -31,7 +31,7 @@ __all__ = ["NOTICE", "SubmitPages", "operation"]
 NOTICE: Final = "The flow is submitted. A conductor (wbengine serve) runs it."
 
 #: Options of the submission that the form has.
-_OPTIONS: Final = ("name", "priority", "queue")
+_OPTIONS: Final = ("name", "priority", "queue", "undo_until")
 
 
 #: Texts about values by the group and the name of their field.

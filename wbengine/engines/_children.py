@@ -146,6 +146,7 @@ class ChildFlows:
                 name=task.flow_name,
                 uuid=start.uuid,
                 payloads=self._parent.payloads,
+                undo_until=parent.meta_value(models.UNDO_UNTIL),
             )
         note: dict[str, Any] = {"flow": parent.uuid, "step": start.step}
         if task.is_detached:

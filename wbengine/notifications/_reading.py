@@ -169,7 +169,7 @@ def _change(row: Mapping[str, Any], offset: float) -> FlowChange:
         row["code"],
         _is_reversion(history),
         undo is not None,
-        () if undo is None else tuple(undo["remaining"]),
+        tuple(undo["remaining"]) if isinstance(undo, Mapping) else (),
     )
 
 

@@ -54,6 +54,7 @@ class Firing:
             inputs=JsonInputs(schedule.inputs_at(tick)),
             tags=schedule.tags_at(tick),
             uuid=uuid,
+            undo_until=schedule.undo_until,
             flows=self._flows,
             payloads=self._backend.payloads,
         )

@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 
 from wbengine._configuration import named_options
 from wbengine._introspection import object_names
+from wbengine._text import durations
 from wbengine.engines._flow_inputs import JsonInputs
 from wbengine.jobs import base as jobs
 from wbengine.jobs._places import DEFAULT_QUEUE, check_queue
@@ -90,6 +91,7 @@ class Schedule:
     :param overlap: policy while the flow of the previous firing has not ended: leave the tick out
         ('skip'), wait ('queue'), cancel that flow and wait for its end ('cancel'), or fire
         ('allow').
+    :param undo_until: as in `engines.submit`.
     :param inputs: inputs of the flow, in addition to `scheduled_at`, the tick in ISO 8601.
     :raises ValueError: if the definition is invalid; the message contains the reason.
     """
@@ -106,6 +108,7 @@ class Schedule:
     tags: Mapping[str, str] = field(default_factory=dict)
     priority: str = jobs.JobPriority.NORMAL.value
     queue: str = DEFAULT_QUEUE
+    undo_until: str | float | None = None
 
     def __post_init__(self) -> None:
         words = named_options.text("name", self.name).split()
@@ -148,6 +151,8 @@ class Schedule:
         try:
             _listing.check_tags(self.tags)
             _listing.check_tags(self.tags_at(0))
+            if self.undo_until is not None:
+                durations.seconds_of(self.undo_until, "undo_until")
         except TypeError as error:
             raise ValueError(str(error)) from error
         jobs.JobPriority.convert(self.priority)

@@ -103,7 +103,7 @@ _Tags = Annotated[
     ),
 ]
 
-_UndoUntil = Annotated[
+UndoUntil = Annotated[
     float | str | None,
     op.Parameter(
         "The time from the end of the flow in which it can be undone: seconds, or a duration such"
@@ -136,7 +136,7 @@ def submit(
     debounce_for: _DebounceFor = None,
     debounce_max: _DebounceMax = None,
     tags: _Tags = None,
-    undo_until: _UndoUntil = None,
+    undo_until: UndoUntil = None,
 ) -> dict[str, Any]:
     """Submit a new flow to the conductors (`wbengine serve`).
 

@@ -10,6 +10,7 @@ from wbengine.jobs import base as jobs
 from wbengine.jobs._places import DEFAULT_QUEUE
 from wbengine.operations import _allowed_flows
 from wbengine.operations import _operation as op
+from wbengine.operations._definitions.flow_submit import UndoUntil
 from wbengine.operations._job_queues import QueueOfFlows
 from wbengine.schedules import Schedule, Schedules
 from wbengine.types import _written_tags
@@ -85,6 +86,7 @@ def add(
     tags: _Tags = None,
     priority: _Priority = jobs.JobPriority.NORMAL.value,
     queue: QueueOfFlows = None,
+    undo_until: UndoUntil = None,
     replace: _Replace = False,
 ) -> dict[str, Any]:
     """Add a schedule, with which `wbengine serve` submits a flow at given times.
@@ -106,6 +108,7 @@ def add(
             tags=tags or {},
             priority=priority,
             queue=queue or DEFAULT_QUEUE,
+            undo_until=undo_until,
         )
         entry = Schedules(scope.backend).add(definition, replace=replace)
     return {"schedule": schedule, "next": _formatting.iso(entry.fires_at)}
