@@ -338,21 +338,42 @@ def test_permits_of_parked_flows_are_compared_in_one_statement(store: persistenc
     ],
     ids=["task", "items", "step"],
 )
-def test_flow_that_waits_for_the_end_of_a_task_elsewhere_keeps_its_place(
+def test_flow_that_waits_for_the_end_of_a_task_elsewhere_is_parked(
     flow: Any, inputs: dict[str, Any], store: persistence.Backend, offers: list[str]
 ) -> None:
-    """It runs as soon as the permit is free; each start of a parked flow would take longer."""
     quota, limits = Quota(None, None, 1), shared_accounts.store_of(store)
     limits.settle({"tool": (quota, [PermitRequest("x", 1, 1, 0, 60.0)])})
     with conducting(store, most=1) as (_, parked):
         handle = engines.submit(flow, backend=store, inputs=inputs)
-        until(lambda: limits.read(["tool"])["tool"][0].flows.get(handle.id) is not None)
-        later = submit(store, "b")
-        assert not handle.wait(10 * impl_executor.ExecutorConductor.PARK_SECONDS)
+        until(lambda: parked == [handle.id])
+        other = submit(store, "b")
+        until(lambda: has_begun(store, other))
+        assert offers == [] and handle.state == states.WAITING
         limits.settle({"tool": (quota, [PermitRequest("x", 1, 0, 0, 0.0)])})
         assert handle.wait(20) and handle.state == states.SUCCESS
-        until(lambda: has_begun(store, later))
-    assert handle.id not in parked and offers == []
+    assert set(offers) == {handle.id}
+
+
+@pytest.mark.usefixtures("only_events")
+def test_end_of_a_task_starts_the_parked_flows_one_by_one_in_their_order(
+    store: persistence.Backend, offers: list[str]
+) -> None:
+    limited.tool_released.clear()
+    with conducting(store, most=2) as (_, parked):
+        first = engines.submit(limited.holding_tool, backend=store)
+        until(lambda: "tool" in shared_accounts.store_of(store).all())
+        handles = {
+            priority: engines.submit(limited.using_tool, backend=store, priority=priority)
+            for priority in ("LOW", "NORMAL", "HIGH")
+        }
+        until(lambda: {handle.id for handle in handles.values()} <= set(parked))
+        assert offers == []
+        limited.tool_released.set()
+        for handle in handles.values():
+            assert handle.wait(20) and handle.state == states.SUCCESS
+        assert offers == [handles[priority].id for priority in ("HIGH", "NORMAL", "LOW")]
+        first.signal("go")
+        assert first.wait(20)
 
 
 def test_flow_that_waits_for_a_slow_rate_is_parked_until_its_permit(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 from wbengine import task
@@ -32,6 +33,23 @@ def use_tool(item: int = 0) -> None:
 @task.task(rate_limit="60/m", limit="budget", cost=3)
 def spend() -> None:
     """Take three units."""
+
+
+#: Lets `hold_tool` end.
+tool_released = threading.Event()
+
+
+@task.task(concurrency=1, limit="tool")
+def hold_tool() -> None:
+    """Use the tool for a while."""
+    tool_released.wait(60)
+
+
+def holding_tool() -> Any:
+    """Release the tool, and wait for the signal 'go', also in the process of a test."""
+    return linear_flow.Flow("holding_tool").add(
+        hold_tool("hold"), task.WaitFor("go", name="wait"), Begun("end")
+    )
 
 
 def using_tool() -> Any:

@@ -63,6 +63,16 @@ def test_parked_flow_has_its_permit_before_later_flows() -> None:
     assert starts.index("parked") <= 2 and len(starts) >= 18
 
 
+def test_repeated_request_of_parked_flow_keeps_its_turn_before_a_later_flow() -> None:
+    account, one = Account(), Quota(None, None, 1)
+    account.settle(one, [ask("a", 0, 1)], 1)
+    assert parked(account, one, 2, parked=1.0) == []
+    account.settle(one, [ask("later", 0, 1)], 3)
+    account.settle(one, [ask("a", 0, 0)], 4)
+    assert parked(account, one, 4, parked=1.0) == ["parked"]
+    assert account.settle(one, [ask("later", 0, 1)], 4).permits["later"] == []
+
+
 def test_parked_flows_are_resumed_in_the_order_of_the_request() -> None:
     account, one = Account(), Quota(None, None, 1)
     account.settle(one, [ask("a", 0, 1)], 1)

@@ -14,6 +14,7 @@ latest one.
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import itertools
 import logging
@@ -22,7 +23,7 @@ import threading
 import time
 import types
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from wbengine._concurrency import conditions, per_process, threads
@@ -170,12 +171,6 @@ class Membership:
     def is_refused(self) -> bool:
         """Whether the store has answered that no wanted permit can be assigned now."""
         return self._refused_at < math.inf
-
-    @property
-    def limits_only_starts(self) -> bool:
-        """Whether permits become free by time alone, and not when a task ends."""
-        quota = self.quota_in_force or self.quota
-        return quota.interval is not None and quota.concurrency is None
 
     def seconds_to_long_wait(self, seconds: float) -> float:
         """Return when the wait is long: no permit for so many seconds, now or in the future.
@@ -365,6 +360,11 @@ class PermitRenewer:
         self.lock: Final = threading.RLock()
         self._changed = conditions.Condition(self.lock)
         self._limits: dict[str, _Limit] = {}
+        # Called with the name of a limit, and its quota in the code, when a parked flow can get a
+        # permit.
+        self._offers: list[Callable[[str, Quota], object]] = []
+        # Parked flows of the latest answers that can get a permit, by limit.
+        self._resumable: dict[str, frozenset[str]] = {}
         self._thread: threading.Thread | None = None
         # Time of the next read of the changes of limits.
         self._poll_at = 0.0
@@ -373,12 +373,26 @@ class PermitRenewer:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no flow is under a limit and no thread runs."""
-        return not self._limits and self._thread is None
+        """Whether no flow is under a limit, no thread runs and no conductor waits for permits."""
+        return not (self._limits or self._thread or self._offers)
 
     def close(self) -> None:
         """Close the store. No flow may join afterwards."""
         self._store.close()
+
+    @contextlib.contextmanager
+    def offering(self, offer: Callable[[str, Quota], object]) -> Iterator[None]:
+        """Call `offer` during the block when an answer shows that a parked flow can get a permit.
+
+        :param offer: receives the name of the limit and its quota in the code, in any thread.
+        """
+        with self.lock:
+            self._offers.append(offer)
+        try:
+            yield
+        finally:
+            with self.lock:
+                self._offers.remove(offer)
 
     def join(
         self, name: str, quota: Quota, member: Member, wake: Callable[[], object]
@@ -515,8 +529,26 @@ class PermitRenewer:
                 limit.polls_changes = limit.due > now + _POLL_SECONDS and limit.is_waiting
                 if limit.polls_changes and self._poll_at <= now:
                     self._poll_at = now + _POLL_SECONDS
+            offers = [
+                (offer, name) for name in self._newly_resumable(answers) for offer in self._offers
+            ]
         for membership in changed:
             membership.wake()
+        for offer, name in offers:
+            offer(name, requests[name][0])
+
+    def _newly_resumable(self, answers: Mapping[str, Answer]) -> list[str]:
+        """Return the limits for which further parked flows can get a permit.
+
+        The caller must hold the lock.
+        """
+        names = []
+        for name, answer in answers.items():
+            if not answer.resumable <= self._resumable.pop(name, frozenset()):
+                names.append(name)
+            if answer.resumable:
+                self._resumable[name] = answer.resumable
+        return names
 
     def _poll_changes(self) -> None:
         """Schedule requests for the limits of waiting flows that an operator has changed."""

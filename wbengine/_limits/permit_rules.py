@@ -284,13 +284,23 @@ class Account:
         rows = [(request, self.flows.get(request.flow)) for request in requests]
         waiting = [(request, row) for request, row in rows if row is None or row.is_parked]
         served = min([self.served, *(row.served for _, row in waiting if row is not None)])
-        for request, _ in waiting:
-            self.flows.pop(request.flow, None)
-            if request.costs and self.log is None:
-                self.log = []
-            self.flows[request.flow] = _Flow(
+        parked = {
+            request.flow: _Flow(
                 request.epoch, 0, request.wanted, now + request.seconds, served, request.costs
             )
+            for request, _ in waiting
+        }
+        if self.log is None and any(row.costs for row in parked.values()):
+            self.log = []
+        # At the earlier place of these flows, or after other parked ones: later flows stay behind.
+        flows = [*self.flows.items()]
+        places = [number for number, (uuid, _) in enumerate(flows) if uuid in parked] or [
+            number + 1 for number, (_, row) in enumerate(flows) if row.is_parked
+        ][-1:]
+        place = places[0] if places else len(flows)
+        before = {uuid: row for uuid, row in flows[:place] if uuid not in parked}
+        after = {uuid: row for uuid, row in flows[place:] if uuid not in parked}
+        self.flows = {**before, **parked, **after}
 
     def reserves(self, uuid: str, now: float) -> bool:
         """Return whether a permit is reserved for a parked flow for some time."""

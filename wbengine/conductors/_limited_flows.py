@@ -1,9 +1,10 @@
-"""Flows that wait for a permit of their own limit: they are rows, until a permit is free.
+"""Flows that only wait for a permit: they are rows, until a permit is free.
 
-An engine whose flow gets no permit parks the flow. The end of a flow offers its permit to the next
-one. Permits can also become free without such an event: a process died, an operator changed the
-limit, the limit is a rate, or a permit was released before the flow was parked. Therefore each
-conductor also compares the limits with the jobs that wait for them at intervals.
+An engine whose flow gets no permit parks the flow, also if all ready tasks wait for one limit. The
+end of a flow or a task offers its permit to the next one. Permits can also become free without such
+an event: a process died, an operator changed the limit, the limit is a rate, or a permit was
+released before the flow was parked. Therefore each conductor also compares the limits with the jobs
+that wait for them at intervals.
 
 The first flows that wait for a limit take part in it (`PermitRequest.of_parked`), so that later
 flows do not overtake them, and a flow is offered when it can get its permit. Flows of paused queues
@@ -14,11 +15,11 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from wbengine import states
-from wbengine._limits import limit_changes, shared_accounts
+from wbengine._limits import limit_changes, permit_renewer, shared_accounts
 from wbengine._limits.permit_rules import Account, PermitRequest
 from wbengine._tasks.limit_attributes import Quota
 from wbengine.jobs.backends import impl_sql
@@ -45,9 +46,30 @@ class LimitedFlows:
     ) -> None:
         self._board = board
         self._backend = backend
+        self._place = place
         self._store = shared_accounts.store_of(place)
+        # Limits with permits for parked flows, according to engines of this process; the quotas are
+        # those of the code.
+        self._free: dict[str, Quota] = {}
         self._next_poll = 0.0
         self._after = ""
+
+    def waking(self, wake: Callable[[], object]) -> contextlib.AbstractContextManager[None]:
+        """Call `wake` during the block when `offer_free` should be called.
+
+        This requires that engines of this process request permits from the same store object.
+        """
+
+        def note(name: str, quota: Quota) -> None:
+            self._free[name] = quota
+            wake()
+
+        return permit_renewer.of_process()(self._place).offering(note)
+
+    def offer_free(self) -> None:
+        """Let flows run for whose limits engines of this process released permits."""
+        while self._free:
+            self.offer(*self._free.popitem())
 
     def poll(self) -> None:
         """Compare some of the limits with their jobs, if this is due."""

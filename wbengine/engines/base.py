@@ -747,8 +747,8 @@ class Engine(abc.ABC):
         self._running_executor.stop()
         if self._gates is not None:
             self.flow_limit = self._gates.flow_limit
-            is_parking = self._parking is not None and self._parking.parked is not None
-            self._gates.close(is_parking and run.state == states.SUSPENDED)
+            is_suspended = run.state == states.SUSPENDED
+            self._gates.close(self._parking.parked if self._parking and is_suspended else None)
             self._gates = None
         run.stats.ended = self._clock.monotonic()
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, MutableMap
 from typing import Any, ClassVar, Final, NamedTuple
 
 from wbengine._calls import invocation as calls
-from wbengine._runtime import inbox
+from wbengine._runtime import control, inbox
 from wbengine._tasks.limit_attributes import Quota
 from wbengine.persistence._pauses import TaskPause
 
@@ -185,10 +185,10 @@ class Gate:
         """Seconds for which the end of a child flow may wait until it ends the parking."""
         return 0.0
 
-    def close(self, is_parked: bool = False) -> None:
+    def close(self, parked: control.Parked | None = None) -> None:
         """Release the resources at the end of the run. Idempotent.
 
-        :param is_parked: whether the flow is parked.
+        :param parked: what the flow waits for; None: it is not parked.
         """
 
 

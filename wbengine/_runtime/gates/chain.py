@@ -201,9 +201,9 @@ class GateChain:
         limits = (gate.flow_limit for gate in self._gates)
         return next((limit for limit in limits if limit is not None), None)
 
-    def close(self, is_parked: bool = False) -> None:
+    def close(self, parked: Parked | None = None) -> None:
         for gate in self._gates:
-            gate.close(is_parked)
+            gate.close(parked)
 
 
 def _all(node: int, call: calls.Invocation | None) -> bool:

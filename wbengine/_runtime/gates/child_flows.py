@@ -9,7 +9,7 @@ from typing import Final, NamedTuple, Protocol
 from wbengine import exceptions, states
 from wbengine._calls import invocation as calls
 from wbengine._concurrency import clocks
-from wbengine._runtime import inbox
+from wbengine._runtime import control, inbox
 from wbengine._runtime.gates import base
 from wbengine._runtime.gates.signals_and_sleeps import ReceivedSignals
 from wbengine._tasks.child import Child
@@ -208,7 +208,7 @@ class ChildGate(base.Gate):
         selected = [uuid for uuid, call in self._calls.items() if selects(call.node, call)]
         return base.Work(calls=[self._calls.pop(uuid) for uuid in selected])
 
-    def close(self, is_parked: bool = False) -> None:
+    def close(self, parked: control.Parked | None = None) -> None:
         self._children.close()
 
 

@@ -19,6 +19,7 @@ from wbengine._limits.permit_renewer import Member, Membership, PermitRenewer
 from wbengine._limits.permit_rules import MAX_COSTS
 from wbengine._runtime import deadlines
 from wbengine._runtime import plan as plans
+from wbengine._runtime.control import Parked
 from wbengine._runtime.gates import base
 from wbengine._tasks import limit_attributes, step_limits
 from wbengine.types import failure as ft
@@ -169,7 +170,7 @@ class PermitGate(base.Gate):
             return None
         (queue,) = queues
         is_long = queue.membership.seconds_to_long_wait(self._park_after) == 0
-        return queue if is_long and queue.membership.limits_only_starts else None
+        return queue if is_long else None
 
     @property
     def flow_limit(self) -> tuple[str, limit_attributes.Quota] | None:
@@ -395,15 +396,18 @@ class PermitGate(base.Gate):
     def may_delay_items(self, node: int) -> bool:
         return node in self._limits
 
-    def close(self, is_parked: bool = False) -> None:
+    def close(self, parked: Parked | None = None) -> None:
         """Release all permits, except that of a parked flow."""
         queues, self._queues = self._queues, {}
-        flow = self._waiting.get(_FLOW) if is_parked and self._flow_waits else None
         self._waiting.clear()
         self._items.clear()
         self._changed.clear()
         self._running.clear()
         if queues:
-            kept = (self._flow_permit,) if is_parked and self._flow_permit is not None else ()
-            parked = {} if flow is None else {flow.queue.membership: flow.cost}
-            self._renewer().leave([queue.membership for queue in queues.values()], kept, parked)
+            kept, waiting = set[Membership](), dict[Membership, float]()
+            if parked is not None:
+                if self._flow_permit is not None:
+                    kept.add(self._flow_permit)
+                if parked.limit is not None:
+                    waiting[queues[parked.limit].membership] = parked.units
+            self._renewer().leave([queue.membership for queue in queues.values()], kept, waiting)

@@ -190,7 +190,7 @@ class ExecutorConductor(base.Conductor):
             self._parking_board = jobboard
             store = jobboard.persistence
             if store is not None:
-                place = self._engine_options.get("limits") or store
+                place = self._engine_options.get("limits") or persistence or store
                 self._limited = _limited_flows.LimitedFlows(jobboard, store, place)
 
     def _executor_factory(self) -> futures.Executor:
@@ -226,8 +226,12 @@ class ExecutorConductor(base.Conductor):
         )
         keeper.start()
         try:
-            waking = self._jobboard.waking(functools.partial(self._wake.put, None))
-            with waking as poll_seconds, self._executor_factory() as executor:
+            wake = functools.partial(self._wake.put, None)
+            limits = (
+                contextlib.nullcontext() if self._limited is None else self._limited.waking(wake)
+            )
+            waking = self._jobboard.waking(wake)
+            with limits, waking as poll_seconds, self._executor_factory() as executor:
                 pause = poll_seconds if self._wait_timeout is None else self._wait_timeout
                 try:
                     self._dispatch(
@@ -252,6 +256,8 @@ class ExecutorConductor(base.Conductor):
         :raises BaseException: if it interrupted a flow in this thread.
         """
         while remaining != 0 and not self._stopping:
+            if self._limited is not None:
+                self._offer_permits(self._limited.offer_free)
             limit = self._free_places()
             started = self._start_jobs(executor, limit if remaining < 0 else min(limit, remaining))
             if remaining > 0:
