@@ -63,7 +63,7 @@ def test_parked_flow_has_its_permit_before_later_flows() -> None:
     assert starts.index("parked") <= 2 and len(starts) >= 18
 
 
-def test_repeated_request_of_parked_flow_keeps_its_turn_before_a_later_flow() -> None:
+def test_parked_flow_keeps_its_turn_when_its_request_is_repeated() -> None:
     account, one = Account(), Quota(None, None, 1)
     account.settle(one, [ask("a", 0, 1)], 1)
     assert parked(account, one, 2, parked=1.0) == []
