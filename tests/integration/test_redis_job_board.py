@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +11,7 @@ import redis
 from redis import exceptions as errors
 
 from tests.support import brokers
+from wbengine import exceptions
 from wbengine.jobs import _places, backends, base
 from wbengine.jobs.backends import impl_redis
 from wbengine.persistence import models
@@ -142,6 +144,57 @@ def test_jobs_are_taken_once_if_the_answer_is_lost(
         assert job.claims == 1
         board.consume(job, "me")
     assert board.job_count == 3
+
+
+def test_next_take_returns_the_jobs_of_a_take_without_an_answer(
+    board: impl_redis.RedisJobBoard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without `retry_on_timeout`, a timeout ends the call."""
+    for number in range(3):
+        post(board, f"job{number}")
+    run = board._steps["take"]
+
+    def lose(**arguments: Any) -> Any:
+        monkeypatch.setitem(board._steps, "take", run)
+        run(**arguments)
+        raise errors.TimeoutError("lost")
+
+    monkeypatch.setitem(board._steps, "take", lose)
+    with pytest.raises(exceptions.JobFailure):
+        board.take("me", 2)
+    with base.claims_expiring_after(60):
+        (job,) = board.take("other", 5)
+        assert job.name == "job2"
+        first, second = board.take("me", 2)
+    assert [first.name, second.name, first.claims] == ["job0", "job1", 1]
+    status = board.status_of(first)
+    assert status is not None and status.owner == "me" and (status.remaining or 0) > 50
+    assert board.take("me", 2) == [], "the next one is a new call"
+
+
+@pytest.mark.parametrize("error", [errors.ConnectionError, errors.TimeoutError])
+def test_take_that_is_executed_after_its_repetition_claims_nothing(
+    board: impl_redis.RedisJobBoard, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    """The server may read the first attempt later, because its connection is not closed there."""
+    for number in range(4):
+        post(board, f"job{number}")
+    run, late = board._steps["take"], list[Any]()
+
+    def delay(**arguments: Any) -> Any:
+        monkeypatch.setitem(board._steps, "take", run)
+        late.append(arguments)
+        raise error("lost")
+
+    monkeypatch.setitem(board._steps, "take", delay)
+    jobs = []
+    with contextlib.suppress(exceptions.JobFailure):
+        jobs += board.take("me", 2)
+    jobs = jobs or board.take("me", 2)
+    assert [job.name for job in jobs] == ["job0", "job1"]
+    assert run(**late[0]) == []
+    assert len(list(board.iterjobs(only_unclaimed=True))) == 2
+    assert take(board, 5) == ["job2", "job3"]
 
 
 def test_turns_of_keys_are_deleted_when_they_are_over(

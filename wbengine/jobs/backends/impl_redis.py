@@ -51,7 +51,7 @@ _CLIENT_OPTIONS: Final[Mapping[str, named_options.Reader]] = {
 #: In the order of the script `shared/board.lua`.
 _KEYS: Final = (
     *("jobs", "all", "free", "owners", "ends", "claims", "updated", "trash", "sequence"),
-    *("places", "waiting", "begun", "turns", "idle", "tags", "pauses", "served"),
+    *("places", "waiting", "begun", "turns", "idle", "tags", "pauses", "served", "repeated"),
 )
 
 _SCRIPTS: Final = lua_scripts.load(Path(__file__).parent / "redis_scripts")
@@ -124,6 +124,8 @@ class RedisJobBoard(_stored.StoredJobBoard):
     ) -> None:
         super().__init__(name, conf, client, persistence)
         self.namespace: Final[str] = self._settings.get("namespace", "default")
+        # Tokens of the latest calls of `take` without an answer, by owner.
+        self._unanswered: dict[str, str] = {}
         self._keys = [f"wbe:{{{self.namespace}}}:jobs:{key}" for key in _KEYS]
         self.job_queues = _redis_queues.RedisJobQueues(self._run)
         if client is None:
@@ -227,14 +229,20 @@ class RedisJobBoard(_stored.StoredJobBoard):
 
         Within a queue, keys are served in turn, and the first job of a key is that with the highest
         priority, then the oldest one.
+
+        After a call without an answer, the next one of the same owner is its repetition, which
+        returns the jobs that it claimed, if any, and then not more.
         """
         expiry = self.claim_seconds or base.default_expiry.get()
         seconds = "" if expiry is None else _milliseconds(expiry)
-        token = secrets.token_hex(_TOKEN_DIGITS // 2)
+        is_repeated = who in self._unanswered
+        token = self._unanswered.setdefault(who, secrets.token_hex(_TOKEN_DIGITS // 2))
         rows, _ = self._run(
             *("take", token.encode() + _bytes(who), seconds, limit, random.getrandbits(31)),
             *(len(self.queues), *self.queues, *except_uuids, *self._unreadable),
+            is_repeated=is_repeated,
         )
+        del self._unanswered[who]
         taken = list[_stored.StoredJob]()
         for uuid, *row in rows:
             job = self._readable(decoded(uuid), (decoded(uuid), *row))
@@ -273,9 +281,12 @@ class RedisJobBoard(_stored.StoredJobBoard):
         reply, _ = self._run("extend", job.uuid, job.claim or "", _milliseconds(expiry))
         return bool(reply)
 
-    def _run(self, step: str, *args: Any) -> tuple[Any, bool]:
-        """Return the answer, and whether an earlier attempt may have executed the step."""
-        is_repeated = False
+    def _run(self, step: str, *args: Any, is_repeated: bool = False) -> tuple[Any, bool]:
+        """Return the answer, and whether an earlier attempt may have executed the step.
+
+        :param is_repeated: whether an earlier call may have executed it.
+        """
+        is_second = False
         with self._accessing_store(f"Step {step!r}"):
             while True:
                 try:
@@ -284,9 +295,9 @@ class RedisJobBoard(_stored.StoredJobBoard):
                     return self._steps[step](keys=self._keys, args=words), is_repeated
                 except (errors.ConnectionError, errors.TimeoutError) as error:
                     is_timeout = isinstance(error, errors.TimeoutError)
-                    if is_repeated or (is_timeout and not self._settings.get("retry_on_timeout")):
+                    if is_second or (is_timeout and not self._settings.get("retry_on_timeout")):
                         raise
-                    is_repeated = True
+                    is_second = is_repeated = True
 
 
 def _client(options: Mapping[str, Any]) -> Any:

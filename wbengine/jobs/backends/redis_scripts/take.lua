@@ -5,12 +5,16 @@
 --
 -- Claims the next jobs of the queues: first those of flows that have begun, and then those whose
 -- keys are next, unless the queue is paused. Each job is given to exactly one owner. A repetition
--- returns the claims of the first attempt, if that claimed any.
+-- returns the claims of earlier attempts, if these claimed any, and extends them. An attempt that is
+-- executed after its repetition claims nothing, because nobody reads its answer.
 
 -- include board
 -- include turns
 
-local repeated, claim, expiry, limit, seed, queue_count = unpack(ARGV, 1, 6)
+-- Time for which a late attempt is recognized.
+local LATE_MILLISECONDS = 600000
+
+local is_repetition, claim, expiry, limit, seed, queue_count = unpack(ARGV, 1, 6)
 limit = tonumber(limit)
 local left_out, taken = {}, {}
 -- Numbers of jobs to leave that come first in a list, by list.
@@ -108,12 +112,19 @@ local function queue_names()
     return sorted
 end
 
-if repeated == '1' then
+if is_repetition == '1' then
+    redis.call('ZREMRANGEBYSCORE', repeated, '-inf', now - LATE_MILLISECONDS)
+    redis.call('ZADD', repeated, now, claim)
     local owned = redis.call('HGETALL', owners)
     for n = 1, #owned, 2 do
-        if owned[n + 1] == claim then answer(owned[n], redis.call('HGET', claims, owned[n])) end
+        if owned[n + 1] == claim then
+            if expiry ~= '' then redis.call('ZADD', ends, now + expiry, owned[n]) end
+            answer(owned[n], redis.call('HGET', claims, owned[n]))
+        end
     end
     if #taken > 0 then return taken end
+elseif redis.call('ZSCORE', repeated, claim) then
+    return taken
 end
 for n = 7, 6 + queue_count do
     if ARGV[n] == '*' then

@@ -1,5 +1,5 @@
 -- jobs, all, free, owners, ends, claims, updated, trash, sequence, places, waiting, begun, turns,
---   idle, tags, pauses, served: the keys, in the order of `_KEYS`
+--   idle, tags, pauses, served, repeated: the keys, in the order of `_KEYS`
 -- now: time of the server in milliseconds
 -- place_of(uuid) -> queue, fair key, weight
 -- is_plain(queue, key) -> whether jobs without a key wait in `free`
@@ -19,12 +19,12 @@
 -- but stays in `free`, where earlier releases read it.
 --
 -- Pauses are in `pauses` (time and JSON, by name of the queue), and reports of conductors in
--- `served` (names of queues by time).
+-- `served` (names of queues by time). `repeated` contains the claims of repeated takes (by time).
 --
 -- A step releases at most a hundred expired claims, so its work is limited.
 
 local jobs, all, free, owners, ends, claims, updated, trash, sequence, places, waiting, begun,
-    turns, idle, tags, pauses, served = unpack(KEYS)
+    turns, idle, tags, pauses, served, repeated = unpack(KEYS)
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local function place_of(uuid)
