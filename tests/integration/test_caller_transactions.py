@@ -6,15 +6,19 @@ import contextlib
 import sqlite3
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any, cast
 
 import pytest
+from django.db import transaction
 from sqlalchemy import orm
 
 from tests.support import callers, conducted
 from tests.support.callers import Caller, Place
 from wbengine import engines, exceptions, states
+from wbengine._sql import local_wakeups
 from wbengine.jobs import backends as boards
+from wbengine.jobs.backends import impl_sql
 
 GREETING = "tests.support.conducted:greeting"
 
@@ -129,3 +133,104 @@ def test_commit_wakes_conductors(
         assert not woken.is_set()
         caller.commit()
         assert woken.wait(30)
+
+
+#: Kinds of transactions with a hook after the commit.
+hooked = callers.on("sqlite session", "mysql session", "sqlite django", "postgresql django")
+
+
+@pytest.fixture
+def wakes(place: Place) -> Iterator[list[str]]:
+    """A list that contains an item for each wake-up of the conductors of this process."""
+    calls: list[str] = []
+    wakeups, url = local_wakeups.of_process(), place.store.options.url
+    with wakeups.adding(url, lambda: calls.append("wake")):
+        yield calls
+
+
+@contextlib.contextmanager
+def transaction_of(caller: Caller, *, is_nested: bool = False) -> Iterator[None]:
+    """Commit at the end of the block, or roll back if it raises an error."""
+    connection = caller.connection
+    if isinstance(connection, orm.Session):
+        with connection.begin_nested() if is_nested else connection.begin():
+            yield
+    else:
+        if not connection.in_atomic_block:
+            connection.set_autocommit(True)
+        with transaction.atomic(using=callers.ALIAS):
+            yield
+
+
+@contextlib.contextmanager
+def rolled_back() -> Iterator[None]:
+    with pytest.raises(ZeroDivisionError):
+        yield
+
+
+@hooked
+def test_commit_of_a_submission_wakes_conductors_of_the_process(
+    place: Place, caller: Caller, wakes: list[str]
+) -> None:
+    with transaction_of(caller):
+        handle = place.submit(caller.connection, eta=3600)
+        assert wakes == []
+    assert wakes == ["wake"]
+    with transaction_of(caller):
+        handle.cancel(connection=caller.connection)
+        assert wakes == ["wake"]
+    assert wakes == ["wake"] * 2
+    with transaction_of(caller):
+        caller.add("one")
+    assert wakes == ["wake"] * 2, "nothing was submitted"
+
+
+@hooked
+def test_rollback_of_a_submission_wakes_nothing_later(
+    place: Place, caller: Caller, wakes: list[str]
+) -> None:
+    for _ in range(3):
+        with rolled_back(), transaction_of(caller):
+            place.submit(caller.connection)
+            raise ZeroDivisionError
+    with transaction_of(caller):
+        caller.add("one")
+        with rolled_back(), transaction_of(caller, is_nested=True):
+            with transaction_of(caller, is_nested=True):
+                place.submit(caller.connection)
+            raise ZeroDivisionError
+    assert wakes == [] and caller.orders() == ["one"]
+
+
+@hooked
+def test_end_of_a_savepoint_wakes_nothing_before_the_commit(
+    place: Place, caller: Caller, wakes: list[str]
+) -> None:
+    with transaction_of(caller):
+        with transaction_of(caller, is_nested=True):
+            place.submit(caller.connection)
+        assert wakes == []
+    assert wakes == ["wake"]
+
+
+@callers.on("sqlite session")
+def test_closed_session_wakes_nothing_later(place: Place, caller: Caller, wakes: list[str]) -> None:
+    place.submit(caller.connection)
+    caller.connection.close()
+    caller.add("one")
+    caller.commit()
+    assert wakes == []
+
+
+@callers.on("mysql session")
+def test_conductor_that_never_polls_runs_the_committed_flow(
+    place: Place, caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(impl_sql.SQLJobBoard, "POLL_SECONDS", 3600.0)
+    with conducted.conducting(place.store):
+        for _ in range(3):
+            handle = engines.submit(GREETING, backend=place.store, inputs={"name": "Bob"})
+            assert handle.wait(30)
+            handle = place.submit(caller.connection)
+            caller.commit()
+            assert handle.wait(30)

@@ -19,7 +19,9 @@ from sqlalchemy.util import concurrency
 
 from wbengine._sql import dialects
 
-__all__ = ["ASYNC_KINDS", "KINDS", "borrowed", "dialect_of", "limited_waits", "run"]
+__all__ = [
+    "ASYNC_KINDS", "KINDS", "after_commit", "borrowed", "dialect_of", "limited_waits", "run",
+]  # fmt: skip
 
 _T = TypeVar("_T")
 
@@ -30,6 +32,8 @@ KINDS: Final = (
 
 ASYNC_KINDS: Final = "an AsyncConnection or AsyncSession of SQLAlchemy, or a connection of asyncpg"
 
+#: Key in the `info` of a Session.
+_HOOKS: Final = "wbengine.after_commit"
 #: Drivers by the package of their connections.
 _ASYNCPG: Final = "asyncpg"
 _ASYNCPG_DIALECT: Final = "postgresql+asyncpg"
@@ -140,6 +144,60 @@ def limited_waits(connection: sa.Connection) -> Iterator[None]:
                 connection.execute(restore)
         if dialect == dialects.POSTGRESQL:
             connection.execute(restore)
+
+
+def after_commit(source: Any, function: Callable[[], object]) -> None:
+    """Call a function after the commit of the present transaction, and not after its rollback.
+
+    A savepoint that is rolled back removes the functions that were added in it. Nothing is called
+    if `source` is neither a Session of SQLAlchemy nor a connection of Django in an atomic block:
+    others have no hook after the commit.
+    """
+    orm = sys.modules.get("sqlalchemy.orm")
+    if orm is not None and isinstance(source, orm.scoped_session):
+        source = source()
+    if orm is not None and isinstance(source, orm.Session):
+        hooks: _SessionHooks = source.info.get(_HOOKS) or _SessionHooks(source)
+        hooks.add(source, function)
+    elif _package_of(source, [_DJANGO]) and source.in_atomic_block:
+        source.on_commit(function)
+
+
+class _SessionHooks:
+    """Functions to call after the commit of a Session, each with its innermost transaction.
+
+    It belongs to the Session, whose listeners it adds once.
+    """
+
+    def __init__(self, session: Any) -> None:
+        self._added: list[tuple[Any, Callable[[], object]]] = []
+        session.info[_HOOKS] = self
+        for name in ("after_commit", "after_soft_rollback", "after_transaction_end"):
+            sa.event.listen(session, name, getattr(self, f"_{name}"))
+
+    def add(self, session: Any, function: Callable[[], object]) -> None:
+        transaction = session.get_nested_transaction() or session.get_transaction()
+        self._added.append((transaction, function))
+
+    def _after_commit(self, session: Any) -> None:
+        if not session.in_nested_transaction():  # otherwise a savepoint has ended
+            added, self._added = self._added, []
+            for _, function in added:
+                function()
+
+    def _after_soft_rollback(self, session: Any, ended: Any) -> None:
+        self._added = [each for each in self._added if not _is_within(each[0], ended)]
+
+    def _after_transaction_end(self, session: Any, ended: Any) -> None:
+        if ended.parent is None:  # A Session that is closed reports no rollback.
+            self._added = []
+
+
+def _is_within(transaction: Any, outer: Any) -> bool:
+    """Return whether a transaction of a Session is another one, or a savepoint in it."""
+    while transaction is not None and transaction is not outer:
+        transaction = transaction.parent
+    return transaction is outer
 
 
 def dialect_of(connection: sa.Connection) -> str:

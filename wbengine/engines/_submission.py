@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from wbengine import _payloads, exceptions, signals, states
 from wbengine._concurrency.crash_points import crashpoint
 from wbengine._introspection import object_names
-from wbengine._sql import caller_connections, dialects
+from wbengine._sql import caller_connections, dialects, local_wakeups
 from wbengine._tasks import limit_attributes
 from wbengine.engines import (
     _allowed,
@@ -742,9 +742,11 @@ class _Submission:
         if not isinstance(board, impl_sql.SQLJobBoard) or not board.keeps_flows:
             new_jobs = _store_and_post(new.flows, self._backend, board, new.places)
             return [(flow.uuid, job) for (flow, _), job in zip(new.flows, new_jobs, strict=True)]
-        if not self._in_transaction:
-            return self._post(board, None)
         assert isinstance(self._backend, _sql.SQLBackend)
+        if not self._in_transaction:
+            posted = self._post(board, None)
+            local_wakeups.of_process().wake(self._backend.options.url)
+            return posted
         # In MySQL, the statement that inserts a job locks other jobs of its queue.
         is_mysql = self._backend.options.dialect == dialects.MYSQL
         waits = bool(new.keys) or self._debounce is not None or is_mysql

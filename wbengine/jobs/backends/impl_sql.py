@@ -16,7 +16,7 @@ from wbengine import _sql, exceptions
 from wbengine._concurrency.crash_points import crashpoint
 from wbengine._configuration import named_options
 from wbengine._introspection import object_names
-from wbengine._sql import dialects
+from wbengine._sql import dialects, local_wakeups
 from wbengine.jobs import _places, _queues, _stored, base
 from wbengine.jobs.backends import _sql_turns
 from wbengine.persistence import _leases, backends, models
@@ -320,14 +320,20 @@ class SQLJobBoard(_stored.BaseStoredJobBoard):
                 f"Job board {self.name!r} must be in the store of the flows, got another database"
             )
 
-    def waking(self, wake: Callable[[], None]) -> contextlib.AbstractContextManager[float]:
+    @contextlib.contextmanager
+    def waking(self, wake: Callable[[], None]) -> Iterator[float]:
+        added = local_wakeups.of_process().adding(self._store.options.url, wake)
+        with added, self._listening(wake) as poll_seconds:
+            yield poll_seconds
+
+    def _listening(self, wake: Callable[[], None]) -> contextlib.AbstractContextManager[float]:
         engine = self._store.engine
         if _sql.can_watch(engine):
             return _stored.listening(
                 self, lambda ended: self._watch(wake, ended.is_set), _WATCHED_POLL_SECONDS
             )
         if not _sql.can_listen(engine):
-            return super().waking(wake)
+            return contextlib.nullcontext(self.POLL_SECONDS)
         return _stored.listening(
             self,
             lambda ended: _sql.listen(engine, _JOBS, self.namespace, wake, ended.is_set),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import weakref
 from collections.abc import Iterator, Mapping
@@ -11,7 +12,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from wbengine import _sql
-from wbengine._sql import caller_connections, dialects
+from wbengine._sql import caller_connections, dialects, local_wakeups
 from wbengine.persistence import base
 from wbengine.persistence.backends._sql import tables
 from wbengine.persistence.backends._sql.backend import SQLBackend
@@ -36,6 +37,8 @@ def joined(
 ) -> Iterator[sa.Connection]:
     """Yield the present transaction of a caller, on a connection to the database of a backend.
 
+    If the transaction has a hook, its commit wakes the conductors of this process.
+
     :param source: see `caller_connections.KINDS`.
     :param what: the activity, with which error messages begin.
     :param waits: whether statements of the `with` block may wait for other transactions; then the
@@ -50,6 +53,9 @@ def joined(
         limit = caller_connections.limited_waits(connection) if waits else contextlib.nullcontext()
         with limit:
             yield connection
+        wakeups, url = local_wakeups.of_process(), backend.options.url
+        if wakeups.has_any(url):
+            caller_connections.after_commit(source, functools.partial(wakeups.wake, url))
 
 
 @contextlib.contextmanager
