@@ -40,6 +40,24 @@ json.dump(sorted(sys.modules), sys.stdout)
 """
 
 
+RUN_WORKFLOW = """
+import json, sys
+from wbengine import engines, task
+from wbengine.patterns import linear_flow
+
+@task.task
+def add(number):
+    return number + 1
+
+@task.workflow(name="program")
+def program(steps):
+    return steps.run(add, 1)
+
+assert engines.run(linear_flow.Flow("one").add(program(provides="sum")))["sum"] == 2
+json.dump(sorted(sys.modules), sys.stdout)
+"""
+
+
 #: Runs a command as its entry point does.
 COMMAND = """
 import gc, json, sys
@@ -80,8 +98,9 @@ def test_worker_does_not_import_forbidden_modules(module: str) -> None:
     assert forbidden(names) == []
 
 
-def test_engine_without_store_does_not_import_databases_and_brokers() -> None:
-    names = loaded_by(script=RUN)
+@pytest.mark.parametrize("script", [RUN, RUN_WORKFLOW], ids=["flow", "workflow"])
+def test_engine_without_store_does_not_import_databases_and_brokers(script: str) -> None:
+    names = loaded_by(script=script)
     assert "wbengine.engines.base" in names
     assert {"sqlalchemy", "redis", "kombu", "networkx"} & set(names) == set()
 

@@ -37,14 +37,14 @@ def make_gates(
     *,
     pauses: tuple[TaskPause, ...] | None,
     received: signals_and_sleeps.ReceivedSignals | None,
-    children: Children | None,
+    make_children: Callable[[], Children] | None,
     permit_gate: base.Gate | None,
 ) -> chain.GateChain:
     """Return the gates that the flow needs.
 
     :param pauses: the pauses in the store; None: there is no store.
     :param received: the signals of the flow; None: no task waits for signals.
-    :param children: the child flows of the flow; None: it has no workflows.
+    :param make_children: returns the child flows of the flow; None: it has no workflows.
     :param permit_gate: None: the flow has no limits.
     """
     end = end_in(events)
@@ -53,10 +53,10 @@ def make_gates(
         gates.append(
             delayed_starts.StartTimeGate(timers, clock, end, keeps_times=executor.keeps_times)
         )
-    if received is not None and children is not None:
+    if received is not None and make_children is not None:
         # Loaded here, because most flows have no workflows.
         gate = object_names.load("wbengine._runtime.gates.child_flows:ChildGate")
-        gates.append(gate(children, received, clock, end, lifecycle.record_of))
+        gates.append(gate(make_children, received, clock, end, lifecycle.record_of))
     if received is not None:
         gates.append(signals_and_sleeps.WaitGate(received, timers, clock, end, lifecycle.record_of))
     if pauses is not None:

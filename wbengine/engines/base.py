@@ -910,7 +910,7 @@ class Engine(abc.ABC):
             timers,
             pauses=pauses,
             received=self._received,
-            children=self._make_children() if compiled.has_workflows else None,
+            make_children=self._make_children if compiled.has_workflows else None,
             permit_gate=permit_gate,
         )
 

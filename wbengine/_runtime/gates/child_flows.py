@@ -81,19 +81,21 @@ class Children(Protocol):
 class ChildGate(base.Gate):
     """Delays the steps of child flows until these flows have ended.
 
+    :param make_children: called before the first child flow, because most workflows have none.
     :param end: called with a call that has ended, and its outcome.
     :param record: returns the record of a call.
     """
 
     def __init__(
         self,
-        children: Children,
+        make_children: Callable[[], Children],
         received: ReceivedSignals,
         clock: clocks.Clock,
         end: Callable[[calls.Invocation, calls.Outcome], object],
         record: Callable[[calls.Invocation], models.AtomDetail],
     ) -> None:
-        self._children: Final = children
+        self._make_children: Final = make_children
+        self._made_children: Children | None = None
         self._received: Final = received
         self._clock: Final = clock
         self._end: Final = end
@@ -104,12 +106,18 @@ class ChildGate(base.Gate):
         self._abandoned: deque[str] = deque()
 
     @property
+    def _children(self) -> Children:
+        if self._made_children is None:
+            self._made_children = self._make_children()
+        return self._made_children
+
+    @property
     def is_awaiting_signal(self) -> bool:
         return bool(self._calls)
 
     @property
     def parkable(self) -> int | None:
-        return len(self._calls) if self._children.survive_run or not self._calls else None
+        return len(self._calls) if not self._calls or self._children.survive_run else None
 
     @property
     def end_delay(self) -> float:
@@ -209,7 +217,8 @@ class ChildGate(base.Gate):
         return base.Work(calls=[self._calls.pop(uuid) for uuid in selected])
 
     def close(self, parked: control.Parked | None = None) -> None:
-        self._children.close()
+        if self._made_children is not None:
+            self._made_children.close()
 
 
 def _task_of(call: calls.Invocation) -> Child:
