@@ -9,19 +9,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from tests.contract import places
 from tests.seams import stores as stored_in
 from tests.support import conducted, servers, signalled
 from tests.support.parking import conducting, dialects
 from tests.support.waiting import until
-from wbengine import engines, exceptions, operations, states
+from wbengine import engines, exceptions, operations, signals, states
 from wbengine._concurrency import crash_points
 from wbengine.conductors.backends import impl_blocking, impl_executor
 from wbengine.jobs import backends as boards
 from wbengine.jobs.backends import impl_sql
 from wbengine.persistence import backends as stores
 from wbengine.persistence import base as persistence
+from wbengine.persistence.backends import _sql as sql
 from wbengine.views import _flow_list, flow_status
 
 HERE = "tests.support.signalled"
@@ -233,6 +235,65 @@ def test_signal_or_cancel_during_parking_makes_job_claimable(
         board.park(job, "me", None, 0)
         sending.join()
         assert [job.uuid for job in board.iterjobs(only_unclaimed=True)] == [handle.id]
+
+
+@dialects
+@pytest.mark.parametrize("is_parked", [True, False])
+def test_end_of_child_makes_job_due_within_the_delay_of_its_parent(
+    store: persistence.Backend, is_parked: bool
+) -> None:
+    assert isinstance(store, sql.SQLBackend)
+    handle = engines.submit(signalled.flow, backend=store)
+    ends = [signals.end_of_child(f"child-{number}", 1, 1.0) for number in range(2)]
+
+    def seconds_until_due() -> float:
+        with store.engine.connect() as transaction:
+            due: float = transaction.scalar(sa.text("SELECT not_before FROM wbe_jobs"))
+        with store.get_connection() as connection:
+            return due - connection.now()
+
+    with (
+        store.get_connection() as connection,
+        boards.backend("b", "sql", persistence=store) as board,
+    ):
+        assert isinstance(board, impl_sql.SQLJobBoard)
+        [job] = board.iterjobs()
+        board.claim(job, "me")
+        if not is_parked:
+            connection.put_signal(handle.id, ends[0])
+        board.park(job, "me", None, 0, ends=0, end_delay=1000.0)
+        if is_parked:
+            assert seconds_until_due() > 1000.0
+            connection.put_signal(handle.id, ends[0])
+        first = seconds_until_due()
+        assert 0.0 < first <= 1000.0
+        connection.put_signal(handle.id, ends[1])
+        assert seconds_until_due() <= first
+        assert next(board.iterjobs(only_unclaimed=True), None) is None
+        connection.put_signal(handle.id, signals.Signal("approved", "1", 1.0))
+        assert [each.uuid for each in board.iterjobs(only_unclaimed=True)] == [handle.id]
+
+
+@dialects
+@pytest.mark.parametrize("is_parked", [True, False])
+def test_end_of_child_makes_job_due_at_once_without_delay(
+    store: persistence.Backend, is_parked: bool
+) -> None:
+    handle = engines.submit(signalled.flow, backend=store)
+    end = signals.end_of_child("child", 1, 1.0)
+    with (
+        store.get_connection() as connection,
+        boards.backend("b", "sql", persistence=store) as board,
+    ):
+        assert isinstance(board, impl_sql.SQLJobBoard)
+        [job] = board.iterjobs()
+        board.claim(job, "me")
+        if not is_parked:
+            connection.put_signal(handle.id, end)
+        board.park(job, "me", None, 0)
+        if is_parked:
+            connection.put_signal(handle.id, end)
+        assert [each.uuid for each in board.iterjobs(only_unclaimed=True)] == [handle.id]
 
 
 def test_signal_does_not_start_flow_before_its_eta(local: persistence.Backend) -> None:

@@ -171,3 +171,9 @@ def order_and_pack(steps: of_workflow.Steps, folder: str, items: list[str]) -> N
     for item in items:
         steps.child(ship, {"folder": folder, "item": item})
     steps.run(reserve, folder, "box")
+
+
+@task.workflow
+async def order_in_two_rounds(steps: of_workflow.AsyncSteps, folder: str, items: list[str]) -> str:
+    await steps.map(ship_item, items, folder=folder)
+    return await steps.child(ship_item, ship_item.inputs("last", folder))
