@@ -33,8 +33,7 @@ class StepNote:
     :ivar failures: number of failed executions, if the task has `retries`.
     :ivar first_start: start of the first execution that failed, as `at`, if the task has
         `retry_for`.
-    :ivar after: number of completions that the function had received when it called the step, if
-        this is a child flow. Later completions have not influenced the step.
+    :ivar after: of a child flow, the number of completions received when the function called it.
     :ivar limit: text that describes the limit of the task.
     :ivar signal: stored name of the signal that the step received.
     :ivar discarded: stored names of the signals that the step discarded.

@@ -647,7 +647,7 @@ class SQLJobBoard(_stored.BaseStoredJobBoard):
             if is_due:
                 writing.make_job_due(connection, self._store.statements, job.uuid)
             elif signals is not None and stored.ends > ends:
-                writing.make_parent_due(connection, self._store.statements, job.uuid)
+                writing.make_job_due(connection, self._store.statements, job.uuid, is_end=True)
             crashpoint("sql.before-park-commit")
             return True
 

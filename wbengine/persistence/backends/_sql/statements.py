@@ -251,7 +251,7 @@ class Statements:
             f"UPDATE {_JOBS} SET flow_limit = NULL, turn = {turns.FIRST}, not_before = CASE"
             " WHEN end_delay = 0 OR owner IS NOT NULL THEN 0"
             f" WHEN not_before > {end_due} THEN {end_due} ELSE not_before END"
-            " WHERE uuid = :flow_uuid AND trashed = 0 AND claims > 0"
+            " WHERE uuid = :flow_uuid AND trashed = 0 AND claims >= :claims"
         )
         # The conductor of a run that is over is about to delete the job: the claim ends.
         self.restore_job = sa.text(

@@ -16,8 +16,7 @@ __all__ = [
     "ACCESS_KEYS", "ATOMS", "BOOKS", "BULKS", "BULK_FLOWS", "CODES", "DUTIES", "ENDED_INDEX",
     "FAIR_KEYS", "FLOWS", "JOB_QUEUES", "ITEMS", "JOBS", "JOB_INDEXES", "LIMITED_NOT_BEFORE",
     "LIMITS", "LIMIT_CHANGES", "LOGS", "METADATA", "OUTLINES", "PAUSES", "SCHEDULES", "SIGNALS",
-    "SPARSE_INDEXES", "TAGS", "UNIQUE_KEYS", "VERSION_TABLE", "end_delay_column", "queue_columns",
-    "select",
+    "SPARSE_INDEXES", "TAGS", "UNIQUE_KEYS", "VERSION_TABLE", "queue_columns", "select",
 ]  # fmt: skip
 
 #: Alembic's table with the revision of the layout.
@@ -389,14 +388,6 @@ BULK_FLOWS: Final = sa.Table(
 LIMITED_NOT_BEFORE: Final = 5e11
 
 
-def end_delay_column() -> sa.Column[Any]:
-    """Return the column of the seconds from the end of a child flow until its parked parent is due.
-
-    It is 0 for jobs that are not parked for children.
-    """
-    return sa.Column("end_delay", sa.Double, nullable=False, server_default="0")
-
-
 def queue_columns() -> tuple[sa.Column[Any], ...]:
     """Return the columns of a job that determine when a conductor takes it (`turns`)."""
     return (
@@ -435,7 +426,8 @@ JOBS: Final = sa.Table(
     # Earliest time of a claim on the database's clock; 0: now.
     sa.Column("not_before", sa.Double, nullable=False, server_default="0"),
     *queue_columns(),
-    end_delay_column(),
+    # Seconds from the end of a child flow until its parked parent is due.
+    sa.Column("end_delay", sa.Double, nullable=False, server_default="0"),
     sa.UniqueConstraint("uuid", name="uq_wbe_jobs"),
     # Index for lists of all jobs, and index for claims. The claim query must not use the first.
     sa.Index("ix_wbe_jobs_priority", "priority", "id"),

@@ -40,8 +40,8 @@ from wbengine.types import _tags, codec
 __all__ = [
     "NewBook", "Batch", "add_signal", "as_statement", "batch_of", "destroy_book", "destroy_flow",
     "destroy_flows", "ensure_job", "lease_conditions", "lock", "lock_debounce_key", "lock_new_flow",
-    "make_job_due", "make_parent_due", "make_paused_jobs_due", "notify_job", "release_fork",
-    "replace_new_flow", "report_end", "settle_command", "take_debounce_key", "write_on_driver",
+    "make_job_due", "make_paused_jobs_due", "notify_job", "release_fork", "replace_new_flow",
+    "report_end", "settle_command", "take_debounce_key", "write_on_driver",
 ]  # fmt: skip
 
 #: Range of batch numbers for each lease. A process never writes that many batches, and a 64-bit
@@ -330,19 +330,17 @@ def make_job_due(
     claims: int = 0,
     *,
     is_first: bool = False,
+    is_end: bool = False,
 ) -> None:
     """Make the job of a flow due now if it was claimed at least this number of times.
 
     :param is_first: let it go before others, although the flow has not begun.
+    :param is_end: whether a child flow has ended: a job that is parked for children is due after
+        its delay.
     """
     parameters = {"flow_uuid": flow_uuid, "claims": claims, "first": int(is_first)}
-    if connection.execute(statements.make_job_due, parameters).rowcount:
-        notify_job(connection, statements, flow_uuid)
-
-
-def make_parent_due(connection: sa.Connection, statements: Statements, flow_uuid: str) -> None:
-    """Make the job of a parent due after the delay for which it was parked, if it was claimed."""
-    if connection.execute(statements.make_parent_due, {"flow_uuid": flow_uuid}).rowcount:
+    statement = statements.make_parent_due if is_end else statements.make_job_due
+    if connection.execute(statement, parameters).rowcount:
         notify_job(connection, statements, flow_uuid)
 
 
@@ -351,8 +349,6 @@ def add_signal(
 ) -> rows.Row:
     """Add a signal unless one with its name is stored, and make the job of the flow due.
 
-    The end of a child flow makes it due after the delay for which it was parked.
-
     :returns: the columns that the signal has if it was added.
     """
     name = signal.stored_name
@@ -360,10 +356,8 @@ def add_signal(
     parameters = {"flow_uuid": flow_uuid, "name": name, "value": value, "at": signal.at}
     connection.execute(statements.add_signal, parameters)
     # A job that was never claimed waits for its `eta`. A signal must not start it earlier.
-    if child_of(signal) is None:
-        make_job_due(connection, statements, flow_uuid, claims=1)
-    else:
-        make_parent_due(connection, statements, flow_uuid)
+    is_end = child_of(signal) is not None
+    make_job_due(connection, statements, flow_uuid, claims=1, is_end=is_end)
     return parameters
 
 
@@ -572,7 +566,6 @@ def replace_new_flow(
 def write_new_books(
     connection: sa.Connection, statements: Statements, books: Iterable[NewBook]
 ) -> None:
-    """Write logbooks whose flows are new, with one statement for each kind of row."""
     new_books = list(books)
     connection.execute(statements.put_book, [book.row for book in new_books])
     batches = [batch for book in new_books for batch in book.batches_of_flows]
@@ -583,12 +576,10 @@ def write_new_books(
         connection.execute(statements.put_tags, tag_rows)
     for batch in batches:
         batch.number_rows(1)
-    for statement, part_rows in (
-        (statements.put_atoms, [row for batch in batches for row in batch.atoms]),
-        (statements.put_items, [row for batch in batches for row in batch.items]),
-    ):
-        if part_rows:
-            connection.execute(statement, part_rows)
+    if atom_rows := [row for batch in batches for row in batch.atoms]:
+        connection.execute(statements.put_atoms, atom_rows)
+    if item_rows := [row for batch in batches for row in batch.items]:
+        connection.execute(statements.put_items, item_rows)
 
 
 def _flow_row(flow: models.FlowDetail, book_uuid: str | None) -> rows.Row:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from wbengine.persistence.backends._sql import tables
+import sqlalchemy as sa
+
 from wbengine.persistence.backends._sql.migrations import steps
 
 revision = "0010"
@@ -11,4 +12,5 @@ down_revision = "0009"
 
 def upgrade() -> None:
     """Add the column. Earlier releases keep working without it: parents are due at once."""
-    steps.add_column(tables.JOBS.name, tables.end_delay_column())
+    column = sa.Column("end_delay", sa.Double, nullable=False, server_default="0")
+    steps.add_column("wbe_jobs", column)
