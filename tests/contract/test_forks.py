@@ -227,7 +227,7 @@ def test_fork_of_fork_inherits_through_both(world: World) -> None:
     second = world.run_fork(first.uuid, "failed")
     assert EFFECTS == ["ship"] and inherited(second) == {"charge", "pack"}
     owners = {
-        record.name.rpartition("-")[2]: record.meta_value(models.REVERTED_BY)
+        record.name.rpartition("-")[2]: record.meta_value(models.RESULT_OWNER)
         for record in second
         if record.is_step
     }
@@ -384,7 +384,7 @@ def test_flow_with_owning_fork_is_superseded(world: World) -> None:
 def test_fork_with_undo_starts_after_the_original_is_reverted(world: World) -> None:
     uuid = world.flow(fork_flows.diamond, "D", **CARD)
     fork = world.fork(uuid, "C", undo=True)
-    assert flow_of(world.store, fork).is_held
+    assert flow_of(world.store, fork).awaits_reversion
     world.revert(uuid)
     run(world.store, world.board, *world.to_post(fork))
     assert EFFECTS == ["undo D", "undo C", "C", "D"]
@@ -397,7 +397,7 @@ def test_fork_with_undo_does_not_start_if_a_revert_fails(world: World) -> None:
     FAILING.add("undo C")
     fork = world.fork(uuid, "C", undo=True)
     world.revert(uuid)
-    assert EFFECTS == ["undo D", "undo C"] and flow_of(world.store, fork).is_held
+    assert EFFECTS == ["undo D", "undo C"] and flow_of(world.store, fork).awaits_reversion
     assert flow_of(world.store, uuid).state == states.FAILURE
     FAILING.clear()
     operations.request(world.store, uuid, "revert")
@@ -408,7 +408,7 @@ def test_fork_with_undo_does_not_start_if_a_revert_fails(world: World) -> None:
 
 
 @places.everywhere
-def test_held_fork_is_cancelled_after_the_revert_of_the_original_failed(world: World) -> None:
+def test_waiting_fork_is_cancelled_after_the_revert_of_the_original_failed(world: World) -> None:
     uuid = world.flow(fork_flows.diamond, **CARD)
     FAILING.add("undo D")
     fork = world.fork(uuid, "D", undo=True)
@@ -572,7 +572,7 @@ def test_fork_starts_after_a_script_reverts_the_original(
     FAILING.add("undo D")
     fork = world.fork(uuid, "D", undo=True)
     world.revert(uuid)
-    assert flow_of(world.store, fork).is_held
+    assert flow_of(world.store, fork).awaits_reversion
     FAILING.clear()
     operations.revert(world.store, uuid).run()
     EFFECTS.clear()

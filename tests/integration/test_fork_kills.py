@@ -68,7 +68,7 @@ def test_fork_is_stored_completely_or_not_at_all(
         flow = connection.get_flow_details(failed)
         uuids = {row.uuid for row in connection.list_flows().flows}
         moved = {
-            record.meta_value(models.REVERTED_BY) for record in flow if record.state == "SUCCESS"
+            record.meta_value(models.RESULT_OWNER) for record in flow if record.state == "SUCCESS"
         } - {None}
         forks = {entry["flow"] for entry in flow.forks}
         commands = connection.commands([failed])

@@ -425,7 +425,7 @@ def test_kept_result_is_not_reverted_and_delays_no_reverts(name: str, reverted: 
     assert engine.compilation is not None
     plan = engine.compilation.plan
     saved = {plan.by_name[each]: (SUCCESS, states.EXECUTE) for each in "abc"}
-    scheduler = Scheduler(plan, saved, kept={plan.by_name[name]})
+    scheduler = Scheduler(plan, saved, not_owned={plan.by_name[name]})
     scheduler.start()
     scheduler.apply(retry_decisions.everything(plan))
     for node in (plan.by_name[each] for each in reverted):

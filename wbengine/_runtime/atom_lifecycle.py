@@ -678,7 +678,7 @@ class AtomLifecycle:
             # `undo_begin` may have returned a task that waits for a signal to PENDING.
             if is_untouched and node not in self._waiting:
                 continue
-            if record.is_reverted_elsewhere:
+            if record.has_other_owner:
                 self._storage.set_atom_intention(record.name, states.EXECUTE)
                 continue
             retry_delays.clear(record)

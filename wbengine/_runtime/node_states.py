@@ -18,7 +18,7 @@ DONE: Final = 1
 IGNORED: Final = 2
 FAILED: Final = 3
 #: Done, but another flow reverts it.
-KEPT: Final = 4
+NOT_OWNED: Final = 4
 REVERTED: Final = 5
 # The following marks do not allow a revert; REVERTED is the last one that does.
 #: The revert failed. This node and all nodes before it keep their states until a later
@@ -40,7 +40,7 @@ REVERTING: Final = 15
 
 #: Nothing of the node is executed, or will be, unless it is retried.
 ENDED: Final = frozenset(
-    {DONE, IGNORED, FAILED, KEPT, REVERTED, REVERT_FAILED, REVERT_READY, REVERTING}
+    {DONE, IGNORED, FAILED, NOT_OWNED, REVERTED, REVERT_FAILED, REVERT_READY, REVERTING}
 )
 
 #: Saved state and intention of an atom.
@@ -69,10 +69,10 @@ class SavedStates:
     rerun: list[int] = field(default_factory=list)
 
 
-def read(plan: Plan, saved: Mapping[int, Saved], kept: Collection[int] = ()) -> SavedStates:
+def read(plan: Plan, saved: Mapping[int, Saved], not_owned: Collection[int] = ()) -> SavedStates:
     """Translate saved states and intentions. Takes O(V), or O(1) if nothing was saved.
 
-    :param kept: nodes whose results another flow reverts.
+    :param not_owned: nodes whose results another flow reverts.
     """
     saved_states = SavedStates(bytearray(len(plan)))
     marks = saved_states.marks
@@ -84,8 +84,8 @@ def read(plan: Plan, saved: Mapping[int, Saved], kept: Collection[int] = ()) -> 
             # The controller was about to run again when the engine died; its scope has to be reset
             # first.
             mark = DONE
-        if mark == DONE and node in kept:
-            mark = KEPT
+        if mark == DONE and node in not_owned:
+            mark = NOT_OWNED
         marks[node] = mark
         if mark == FAILED:
             saved_states.failed.append(node)

@@ -17,7 +17,7 @@ from wbengine._runtime.node_states import (
     DONE,
     FAILED,
     IGNORED,
-    KEPT,
+    NOT_OWNED,
     PENDING,
     READY,
     RETRY_READY,
@@ -114,7 +114,7 @@ class Reverting:
                 mark = marks[node] = PENDING
             if mark in (DONE, FAILED):
                 changes.append((node, st.REVERT))
-            elif mark in (PENDING, IGNORED, KEPT, REVERTED) and not blocking_count:
+            elif mark in (PENDING, IGNORED, NOT_OWNED, REVERTED) and not blocking_count:
                 clear[node - low] = 1
         self.scopes[low] = retries
         if behind:
@@ -179,7 +179,7 @@ def stale(plan: Plan, marks: bytearray) -> list[int]:
                     stale_nodes.append(node)
                 break
         else:
-            settled[node] = marks[node] in (DONE, IGNORED, KEPT) or plan.kinds[node] not in (
+            settled[node] = marks[node] in (DONE, IGNORED, NOT_OWNED) or plan.kinds[node] not in (
                 TASK,
                 RETRY,
             )

@@ -26,7 +26,7 @@ from wbengine._runtime.node_states import (
     ENDED,
     FAILED,
     IGNORED,
-    KEPT,
+    NOT_OWNED,
     PENDING,
     READY,
     RERUN,
@@ -71,14 +71,14 @@ class Scheduler:
         self,
         plan: Plan,
         states: Mapping[int, Saved] | None = None,
-        kept: Collection[int] = (),
+        not_owned: Collection[int] = (),
     ) -> None:
         """Create the state from saved (state, intention) pairs; missing nodes are PENDING.
 
-        :param kept: nodes whose results another flow reverts. They are never reverted.
+        :param not_owned: nodes whose results another flow reverts. They are never reverted.
         """
         self._plan = plan
-        saved = read(plan, states or {}, kept)
+        saved = read(plan, states or {}, not_owned)
         self._marks = saved.marks
         self._scopes = reverting.saved_scopes(plan, states) if states else {}
         # Nodes that must be reverted together with a scope that precedes them. This list is almost
@@ -174,7 +174,7 @@ class Scheduler:
         """
         marks = self._marks
         atoms = [marks[node] for node in self._plan.atoms()]
-        if all(mark in (DONE, IGNORED, KEPT) for mark in atoms) and not self._reverting.scopes:
+        if all(mark in (DONE, IGNORED, NOT_OWNED) for mark in atoms) and not self._reverting.scopes:
             return st.SUCCESS
         if REVERT_FAILED in atoms or self.unresolved():
             return st.FAILURE
@@ -404,7 +404,7 @@ class Scheduler:
             return False
         mark, plan = self._marks[node], self._plan
         if mark != PENDING:
-            return mark in (DONE, IGNORED, KEPT)
+            return mark in (DONE, IGNORED, NOT_OWNED)
         if (
             node in self._deciding_nodes
             and node not in self._begun

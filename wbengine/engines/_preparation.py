@@ -19,7 +19,7 @@ from wbengine.types import codec
 
 __all__ = [
     "Preparation", "atoms_in_order", "check_retriable",
-    "check_steps", "failed_nodes", "kept_nodes", "missing",
+    "check_steps", "failed_nodes", "nodes_not_owned", "missing",
     "nodes_to_retry", "saved_states", "workflow_defaults",
 ]  # fmt: skip
 
@@ -117,7 +117,7 @@ def saved_states(storage: storage_module.Storage) -> dict[int, tuple[str | None,
     }
 
 
-def kept_nodes(storage: storage_module.Storage) -> set[int]:
+def nodes_not_owned(storage: storage_module.Storage) -> set[int]:
     """Return the nodes whose results another flow reverts."""
     flow = storage.flow_detail
     if flow.forked_from is None and not flow.forks:
@@ -125,7 +125,7 @@ def kept_nodes(storage: storage_module.Storage) -> set[int]:
     return {
         node
         for node, record in enumerate(storage.records)
-        if record is not None and record.is_reverted_elsewhere
+        if record is not None and record.has_other_owner
     }
 
 
@@ -159,7 +159,7 @@ def check_steps(
     workflows = {
         record.uuid: record
         for record in retried
-        if record is not None and not record.is_reverted_elsewhere
+        if record is not None and not record.has_other_owner
     }
     for step in records:
         if not step.is_step:
@@ -170,9 +170,9 @@ def check_steps(
         if workflow is not None and child is not None and step.state == states.FAILURE:
             failed_children.append((child, step))
         has_effect = step.state == states.SUCCESS and note.get("arguments") is not None
-        if workflow is None or not (has_effect or step.is_reverted_elsewhere):
+        if workflow is None or not (has_effect or step.has_other_owner):
             continue
-        owner = step.meta_value(models.REVERTED_BY)
+        owner = step.meta_value(models.RESULT_OWNER)
         why = (
             f"whose result belongs to flow {owner}. Fork"
             if owner is not None

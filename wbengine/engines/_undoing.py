@@ -38,7 +38,7 @@ def _plan(
     atoms: dict[str, models.AtomDetail] = {}
     steps = defaultdict[tuple[str, int], list[tuple[models.AtomDetail, StepNote]]](list)
     for record in flow:
-        if record.is_reverted_elsewhere:  # by a fork
+        if record.has_other_owner:  # by a fork
             continue
         note = StepNote.of(record)
         if note is None:

@@ -391,7 +391,7 @@ class Engine(abc.ABC):
             refusal = str(error)
         owner, flow = _commands.parent_in(command.by), storage.flow_detail
         if command.what == _commands.REVERT and owner and flow.parent not in (owner, None):
-            flow.meta[models.REVERTED_FOR] = owner
+            flow.meta[models.REVERTING_PARENT] = owner
         try:
             if refusal is None and command.what == _commands.REVERT:
                 self._begin_revert(command, undo, settled=command)
@@ -830,7 +830,7 @@ class Engine(abc.ABC):
         scheduler = scheduler_module.Scheduler(
             compiled.plan,
             _preparation.saved_states(self._storage),
-            _preparation.kept_nodes(self._storage),
+            _preparation.nodes_not_owned(self._storage),
         )
         if held_lease is not None:
             saver = saving.Saver(
@@ -1361,7 +1361,7 @@ class Engine(abc.ABC):
         scheduler = scheduler_module.Scheduler(
             plan,
             _preparation.saved_states(self._storage),
-            _preparation.kept_nodes(self._storage),
+            _preparation.nodes_not_owned(self._storage),
         )
         scheduler.start()
         has_failed = bool(scheduler.unresolved())

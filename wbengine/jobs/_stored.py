@@ -645,7 +645,11 @@ def submitted(flow: models.FlowDetail, board: base.JobBoard) -> _places.Place | 
     A fork that is held gets no job yet.
     """
     note = flow.meta_value(models.SUBMITTED)
-    if flow.is_held or not isinstance(note, Mapping) or not isinstance(board, BaseStoredJobBoard):
+    if (
+        flow.awaits_reversion
+        or not isinstance(note, Mapping)
+        or not isinstance(board, BaseStoredJobBoard)
+    ):
         return None
     return _places.Place.from_dict(note) if board.is_noted(note) else None
 

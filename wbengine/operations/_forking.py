@@ -59,21 +59,22 @@ def fork(
 
     The new flow has the inputs, the tags and the queue of the original one. It inherits results
     that precede the start, and the signals that inherited steps received. The rest runs again. It
-    does not revert what it inherited, unless it owns it.
+    does not revert inherited results, unless it owns them.
 
     :param start: the name of a task; or the name or the position of a step of a workflow, or both
         ('7-charge'); or 'failed' for the first one that failed.
     :param edits: inputs and inherited results to replace. This calls the factory of the flow.
     :param own: whether the fork reverts the inherited results from now on, and the original flow
         does not any more.
-    :param undo: revert first what the original flow did after the start. The fork starts when the
-        original flow is reverted. It owns the inherited results, and gets the unique keys.
+    :param undo: first revert the tasks and steps of the original flow after the start. The fork
+        starts when the original flow is reverted. It owns the inherited results, and the unique
+        keys of the original flow.
     :param reason: stored with both flows. `by` is the sender.
     :raises NotFound: if there is no such flow, task, step or input.
     :raises MultipleChoices: if several steps have the name.
     :raises InvalidState: if the flow was not submitted to conductors, or neither has ended nor is
         suspended, or is about to run again; or if an inherited task or step has used a value that
-        `edits` replaces; or if the flow is itself a fork, and what it inherited was reverted.
+        `edits` replaces; or if the flow is itself a fork whose inherited results were reverted.
     :raises FlowBusy: if an engine runs the flow.
     :raises NotTrusted: if there are keys, and a record has no valid MAC.
     """
@@ -125,13 +126,13 @@ def fork(
         text = _reason(f"forked from {uuid} at {point.text}", reason, by)
         new.enter(states.PENDING, now, text)
         if revert is not None:
-            new.meta[models.HELD] = True
+            new.meta[models.AWAITS_REVERSION] = True
         noted = {"flow": new.uuid, "start": point.text, "at": now, "own": own}
         detail.meta[models.FORKS] = [*detail.forks, noted]
         changed = []
         for record in copied.sources if own else ():
-            if not record.is_reverted_elsewhere:
-                record.set_meta_value(models.REVERTED_BY, new.uuid)
+            if not record.has_other_owner:
+                record.set_meta_value(models.RESULT_OWNER, new.uuid)
                 changed.append(record)
         _keep_large_values(backend, new)
         book = models.LogBook(new.name)

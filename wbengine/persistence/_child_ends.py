@@ -39,4 +39,4 @@ def deletion_of(
 
 def _receiver(meta: Mapping[str, Any]) -> str | None:
     """Return the flow that waits for the end: the parent, or a fork that reverts its results."""
-    return meta.get(models.REVERTED_FOR) or _tags.parent_in(meta)
+    return meta.get(models.REVERTING_PARENT) or _tags.parent_in(meta)

@@ -1,7 +1,7 @@
 """Forks: new flows that inherit the results of another flow up to a task or step.
 
-The functions of this module decide what a fork inherits, and copy it. They read no store and no
-clock.
+The functions of this module select the results that a fork inherits, and copy them. They read no
+store and no clock.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _REVERT_SCOPE: Final = "revert-scope"
 
 
 class Start(NamedTuple):
-    """Where a fork begins to run again.
+    """The point from which a fork runs again.
 
     :ivar task: name of the first task that runs again.
     :ivar position: position of the step of this workflow; None: the task runs from its beginning.
@@ -75,8 +75,8 @@ class Steps(NamedTuple):
     def end_of_history(self, position: int) -> int:
         """Return the number of steps that a fork from this position can inherit.
 
-        A step without effects any more runs again, and so does everything after it. Steps that the
-        workflow itself reverted before this position are part of its history.
+        The history ends before the first reverted step. It contains steps that the workflow itself
+        reverted if the reversion of their scope is a step before this position.
         """
         scopes = [step.note.position for step in self.steps if _is_complete_scope(step)]
         for step in self.steps:
@@ -117,7 +117,7 @@ def steps_by_workflow(flow: models.FlowDetail) -> dict[str, Steps]:
 def start_of(
     text: str, flow: models.FlowDetail, outline: Outline | None, workflows: Mapping[str, Steps]
 ) -> Start:
-    """Return the start that a user names.
+    """Return the start for a text of a user.
 
     :param text: `failed`, or the name of a task, or the name or position of a step, or both
         ('7-charge'), also after the name of its workflow ('order/7'). UUIDs of records are also
@@ -201,8 +201,8 @@ def _failed(flow: models.FlowDetail, tasks: Iterable[str], workflows: Mapping[st
 def inherited_atoms(flow: models.FlowDetail, outline: Outline, start: str) -> set[str]:
     """Return the names of the atoms that a fork from a task inherits. O(V+E).
 
-    The task, all atoms without a result, and all that depend on one of them run again. Inside the
-    flow of a retry controller, either all atoms run again or none.
+    The fork runs this task again, all atoms without a result, and all atoms that depend on one of
+    them. Inside the flow of a retry controller, either all atoms run again or none.
     """
     records = {record.name: record for record in flow if not record.is_step}
     nodes = outline.nodes
@@ -249,10 +249,10 @@ def _is_inheritable(record: models.AtomDetail | None) -> bool:
 
 
 class Copied(NamedTuple):
-    """What a fork gets.
+    """The parts of a new fork.
 
-    :ivar flow: the record of the fork, which is not signed.
-    :ivar sources: the records whose results it inherited.
+    :ivar flow: the record of the fork, without a MAC.
+    :ivar sources: the records of the original flow whose results it inherited.
     :ivar signals: stored names of the signals that inherited steps received or discarded.
     """
 
@@ -278,8 +278,8 @@ def copy_of(
     return _Copying(flow, start, inherited, workflows, owns).copied()
 
 
-#: Keys in the `meta` of a flow that its forks have, too.
-_KEPT_KEYS: Final = (
+#: Keys in the `meta` of a flow that are copied to its forks.
+_COPIED_KEYS: Final = (
     models.FACTORY, models.ENGINE, models.SUBMITTED, models.UNDO_UNTIL, _tags.GIVEN, _tags.CHANGED,
     "store",
 )  # fmt: skip
@@ -307,7 +307,7 @@ class _Copying:
 
     def copied(self) -> Copied:
         fork, flow = self._fork, self._flow
-        fork.meta = {key: flow.own_meta[key] for key in _KEPT_KEYS if key in flow.own_meta}
+        fork.meta = {key: flow.own_meta[key] for key in _COPIED_KEYS if key in flow.own_meta}
         fork.meta[models.FORKED_FROM] = {
             "flow": flow.uuid,
             "start": self._start.text,
@@ -345,10 +345,10 @@ class _Copying:
     def _inherit(self, record: models.AtomDetail) -> models.AtomDetail:
         clone = self._clone(record)
         clone.intention = states.EXECUTE
-        if not record.is_reverted_elsewhere:  # Otherwise it names the record of that flow.
+        if not record.has_other_owner:  # Otherwise it names the record of that flow.
             clone.meta[models.INHERITED] = [self._flow.uuid, record.uuid]
-        if not self._owns and not clone.is_reverted_elsewhere:
-            clone.meta[models.REVERTED_BY] = self._flow.uuid
+        if not self._owns and not clone.has_other_owner:
+            clone.meta[models.RESULT_OWNER] = self._flow.uuid
         self._sources.append(record)
         self._fork.add(clone)
         return clone

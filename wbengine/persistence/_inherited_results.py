@@ -17,7 +17,7 @@ __all__ = ["refusal"]
 def refusal(
     connection: base.Connection, fork: models.FlowDetail, original: models.FlowDetail | None = None
 ) -> str | None:
-    """Return why a fork must not run, because what it inherited was reverted; or None.
+    """Return the reason why a fork must not run if its inherited results were reverted, or None.
 
     Takes O(atoms of the fork, and of the flows that revert its results).
 
@@ -25,12 +25,12 @@ def refusal(
     :param original: the flow from which it is being forked now; its own results are not reverted.
     """
     owners = _Owners(connection, original)
-    reverted_by = owners.reverter(fork)
-    if reverted_by is None:
+    owner = owners.reverter(fork)
+    if owner is None:
         return None
     what = f"{fork.uuid} cannot run again" if original is None else f"{original.uuid} is not forked"
     return (
-        f"Flow {what}: it uses results of flow {reverted_by}, which has reverted them, or may"
+        f"Flow {what}: it uses results of flow {owner}, which has reverted them, or may"
         " revert them now. Run that flow again instead"
     )
 
@@ -47,7 +47,7 @@ class _Owners:
 
     def reverter(self, flow: models.FlowDetail) -> str | None:
         for record in flow:
-            owner: str | None = record.meta_value(models.REVERTED_BY)
+            owner: str | None = record.meta_value(models.RESULT_OWNER)
             place: list[str] | None = record.meta_value(models.INHERITED)
             while owner is not None and place is not None:
                 detail = self._flow(owner)
@@ -58,7 +58,7 @@ class _Owners:
                     return owner
                 if (found.state, found.attempt) != (record.state, record.attempt):
                     return owner
-                place, owner = [owner, found.uuid], found.meta_value(models.REVERTED_BY)
+                place, owner = [owner, found.uuid], found.meta_value(models.RESULT_OWNER)
         return None
 
     def _flow(self, uuid: str) -> models.FlowDetail | None:

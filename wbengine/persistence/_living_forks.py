@@ -80,10 +80,10 @@ def refusal(connection: base.Connection, flow: models.FlowDetail, what: str) -> 
     """
     if what == _commands.SUSPEND:
         return None
-    if flow.is_held and what == _commands.CANCEL:
+    if flow.awaits_reversion and what == _commands.CANCEL:
         return _refusal_to_cancel(connection, flow)
     if flow.forked_from is not None and what in (_commands.RESUME, _commands.RETRY):
-        if flow.is_held:
+        if flow.awaits_reversion:
             return f"Flow {flow.uuid} starts when flow {flow.forked_from['flow']} is reverted"
         with codec.unknown_classes_as_text():
             fork = connection.get_flow_details(flow.uuid)
@@ -136,7 +136,7 @@ def deletion_refusal(connection: base.Connection, flow: models.FlowDetail) -> st
 def waiting_forks(connection: base.Connection, flow: models.FlowDetail) -> list[str]:
     """Return the uuids of the forks that start when a flow is reverted."""
     forks = [_stored(connection, entry["flow"]) for entry in flow.forks if entry.get("own")]
-    return [fork.uuid for fork in forks if fork is not None and fork.is_held]
+    return [fork.uuid for fork in forks if fork is not None and fork.awaits_reversion]
 
 
 def _stored(connection: base.Connection, uuid: str) -> models.FlowDetail | None:

@@ -28,8 +28,8 @@ _READABLE_KEYS: Final = frozenset({
     models.WAITS_FOR, models.PAUSED_BY, models.PERMIT_UNITS, models.DEADLINE_EXCEEDED,
     models.LOG_LEVEL, models.MADE_BY, models.META_INJECTED_MAC, models.OF_TASK, models.RETRY_AT,
     models.STARTS_AT, models.SETTLED, models.FIRST_START, models.DROPPED, models.PARENT,
-    models.CHILD, models.FORKED_FROM, models.FORKS, models.HELD, models.INHERITED,
-    models.REVERTED_BY, models.REVERTED_FOR, models.UNDO_UNTIL,
+    models.CHILD, models.FORKED_FROM, models.FORKS, models.AWAITS_REVERSION, models.INHERITED,
+    models.RESULT_OWNER, models.REVERTING_PARENT, models.UNDO_UNTIL,
 })  # fmt: skip
 _READABLE_OF_FAILURES: Final = ("exc_type_names", "version")
 _READABLE_REASONS: Final = (None, _history.PARKED, _history.BLOCKED)

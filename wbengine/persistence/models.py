@@ -49,7 +49,7 @@ __all__ = [
     "CHILD",
     "DEADLINE_EXCEEDED",
     "GIVEN_UP_KEYS",
-    "HELD",
+    "AWAITS_REVERSION",
     "ENGINE",
     "LOG_LEVEL",
     "FACTORY",
@@ -70,8 +70,8 @@ __all__ = [
     "SUBMITTED",
     "PAUSED_BY",
     "PERMIT_UNITS",
-    "REVERTED_BY",
-    "REVERTED_FOR",
+    "RESULT_OWNER",
+    "REVERTING_PARENT",
     "WAITS_FOR",
     "WORKFLOW",
     "atom_detail_class",
@@ -163,15 +163,15 @@ FORKED_FROM: Final = "forked_from"
 #: and whether it owns the results that it inherited ("own").
 FORKS: Final = "forks"
 #: Key in the `meta` of a fork that starts after the original flow is reverted: True.
-HELD: Final = "held"
+AWAITS_REVERSION: Final = "held"
 #: Key in the `meta` of an atom or step of a fork: uuids of the flow and the record whose result it
 #: inherited.
 INHERITED: Final = "inherited"
 #: Key in the `meta` of an atom or step: uuid of the flow that reverts its result instead of this
 #: one.
-REVERTED_BY: Final = "reverted_by"
+RESULT_OWNER: Final = "reverted_by"
 #: Key in the `meta` of a child flow: uuid of the fork of its parent that reverts it.
-REVERTED_FOR: Final = "reverted_for"
+REVERTING_PARENT: Final = "reverted_for"
 #: Key in the `meta` of a logbook: program that created it for one flow.
 MADE_BY: Final = "made_by"
 
@@ -480,9 +480,9 @@ class AtomDetail(_Named):
         return inherited[0] if isinstance(inherited, list | tuple) and inherited else None
 
     @property
-    def is_reverted_elsewhere(self) -> bool:
+    def has_other_owner(self) -> bool:
         """Whether the result belongs to another flow: this flow never reverts it."""
-        return self._meta is not None and REVERTED_BY in self._meta
+        return self._meta is not None and RESULT_OWNER in self._meta
 
     @property
     def executions(self) -> int:
@@ -1022,9 +1022,9 @@ class FlowDetail(_Named):
         return forked_from if isinstance(forked_from, Mapping) else None
 
     @property
-    def is_held(self) -> bool:
+    def awaits_reversion(self) -> bool:
         """Whether the flow is a fork that starts after the original flow is reverted."""
-        return self.meta_value(HELD) is not None
+        return self.meta_value(AWAITS_REVERSION) is not None
 
     @property
     def successor(self) -> str | None:
@@ -1032,7 +1032,7 @@ class FlowDetail(_Named):
         return next((fork["flow"] for fork in reversed(self.forks) if fork.get("own")), None)
 
     @property
-    def awaiting_forks(self) -> Collection[str]:
+    def forks_to_start(self) -> Collection[str]:
         """UUIDs of the forks that start now, because this flow is reverted."""
         is_reverted = self.state == states.REVERTED
         return [fork["flow"] for fork in self.forks if fork.get("own")] if is_reverted else ()

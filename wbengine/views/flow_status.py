@@ -955,7 +955,7 @@ def view(
         counts=builder.counts,
         progress=builder.progress,
         atoms=atoms,
-        waiting=_held_reason(detail, redactor) or builder.waiting_reason(atoms),
+        waiting=_reversion_reason(detail, redactor) or builder.waiting_reason(atoms),
         history=history,
         failures=failures_of(atoms),
         revert_path=revert_path(atoms, builder.undone_steps()),
@@ -988,9 +988,9 @@ def view(
     )
 
 
-def _held_reason(detail: models.FlowDetail, redactor: Redactor) -> str | None:
+def _reversion_reason(detail: models.FlowDetail, redactor: Redactor) -> str | None:
     original = detail.forked_from
-    if not detail.is_held or original is None:
+    if not detail.awaits_reversion or original is None:
         return None
     return redactor.text(f"The fork starts when flow {original['flow']} is reverted.")
 

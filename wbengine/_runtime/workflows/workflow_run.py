@@ -370,7 +370,7 @@ class WorkflowRun:
             reversion.is_ordered = True
         while reversion.steps:
             step = reversion.steps.pop()
-            if step.record.state not in _TO_REVERT or step.record.is_reverted_elsewhere:
+            if step.record.state not in _TO_REVERT or step.record.has_other_owner:
                 continue
             if not calls_revert(step):
                 step.note.reverted = self._now()
@@ -487,7 +487,7 @@ def _take_concurrent(step: Step, earlier: list[Step]) -> list[Step]:
     after = step.note.after
     while after is not None and earlier:
         other = earlier[-1]
-        if other.record.state in _TO_REVERT and not other.record.is_reverted_elsewhere:
+        if other.record.state in _TO_REVERT and not other.record.has_other_owner:
             is_child = other.note.after is not None and calls_revert(other)
             if not is_child or after >= (other.note.completed or 0):
                 break

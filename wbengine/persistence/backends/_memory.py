@@ -267,9 +267,9 @@ class MemoryConnection(base.Connection):
                 stored_flow.discard(uuid)
             if flow_row:
                 self._report_end(_child_ends.end_of(stored_flow.detail))
-                for uuid in stored_flow.detail.awaiting_forks:
+                for uuid in stored_flow.detail.forks_to_start:
                     if (fork := self._backend.flows.get(uuid)) is not None:
-                        fork.detail.meta.pop(models.HELD, None)
+                        fork.detail.meta.pop(models.AWAITS_REVERSION, None)
 
     def _report_end(self, end: _child_ends.ChildEnd | None) -> None:
         parent = None if end is None else self._backend.flows.get(end.parent)
@@ -546,7 +546,7 @@ class MemoryConnection(base.Connection):
                 used_by_fork=used_by_fork,
             )
             if flow.command is not None and flow.command.what == commands.CANCEL:
-                flow.detail.meta.pop(models.HELD, None)
+                flow.detail.meta.pop(models.AWAITS_REVERSION, None)
             return flow.command
 
     def commands(self, flow_uuids: Collection[str]) -> Mapping[str, base.FlowCommand]:

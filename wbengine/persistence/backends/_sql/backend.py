@@ -358,7 +358,7 @@ class SQLConnection(base.Connection):
         batch = writing.batch_of(flow_or_uuid, atoms, items, logs=logs, dropped=dropped)
 
         child_end = _child_ends.end_of(flow) if flow_row else None
-        forks = flow.awaiting_forks if flow_row else ()
+        forks = flow.forks_to_start if flow_row else ()
         is_alone = self._transaction is None and child_end is None and not forks
         is_fast = self._backend.has_fast_batches and is_alone
         if lease is not None and settled is None and is_fast:
@@ -667,7 +667,7 @@ class SQLConnection(base.Connection):
             connection.execute(self._sql.put_command, {"flow_uuid": flow_uuid, "wish": text})
             if result is not None:
                 writing.make_job_due(connection, self._sql, flow_uuid, is_first=True)
-                if result.what == commands.CANCEL and flow.is_held:
+                if result.what == commands.CANCEL and flow.awaits_reversion:
                     writing.release_fork(connection, self._sql, flow_uuid)
                 elif result.what != commands.SUSPEND:
                     writing.ensure_job(connection, self._sql, flow)

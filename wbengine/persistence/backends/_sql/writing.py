@@ -397,7 +397,12 @@ def ensure_job(connection: sa.Connection, statements: Statements, flow: models.F
     If its run is over, a claim on the job ends, because its owner is about to delete the job.
     """
     note = flow.meta_value(models.SUBMITTED)
-    if not isinstance(note, Mapping) or "namespace" not in note or "at" in note or flow.is_held:
+    if (
+        not isinstance(note, Mapping)
+        or "namespace" not in note
+        or "at" in note
+        or flow.awaits_reversion
+    ):
         return
     ends_claim = flow.state in states.FLOW_ENDED or flow.is_suspended_by_command
     parameters = {"flow_uuid": flow.uuid, "ends_claim": int(ends_claim)}
@@ -423,7 +428,7 @@ def release_fork(connection: sa.Connection, statements: Statements, flow_uuid: s
     if row is None:
         return
     flow: models.FlowDetail = rows.FLOW.record(_trees.FLOW, row, flow_uuid)
-    if flow.meta.pop(models.HELD, None) is not None:
+    if flow.meta.pop(models.AWAITS_REVERSION, None) is not None:
         lock(connection, statements, flow_uuid, batch_of(flow, ()).flow, None)
         ensure_job(connection, statements, flow)
 
