@@ -230,6 +230,12 @@ def test_wait_requires_one_flow(wbengine: Command, flows: dict[str, models.FlowD
         assert answer.code == 2 and "wait requires one ID: omit it for several" in answer.error
 
 
+def test_forks_require_a_filter(wbengine: Command, flows: dict[str, models.FlowDetail]) -> None:
+    answer = wbengine("flow", "fork", flows["waits"].uuid, "--from", "failed", "--forks")
+    assert answer.code == 2 and "--forks requires filters or --all" in answer.error
+    assert wbengine("flow", "fork", "--from", "failed", "--forks", "--dry-run").code == 2
+
+
 def test_tag_instead_of_an_id_names_the_options(
     wbengine: Command, flows: dict[str, models.FlowDetail]
 ) -> None:

@@ -96,6 +96,7 @@ def test_operation_is_cancelled_and_resumed(server: Server, audit: Any) -> None:
         ({"all": False}, "all must be one of true, got False"),
         ({"filter": {}}, "filter must not be empty"),
         ({"filter": {"name": ""}}, "filter['name'] must not be empty"),
+        ({"filter": {"forks": True}}, "filter"),
         ({"filter": {"states": []}}, "filter['states'] must not be empty"),
         ({"filter": {"tags": {}}}, "filter['tags'] must not be empty"),
         ({"filter": {"since": None}}, "filter['since'] must be of type number"),

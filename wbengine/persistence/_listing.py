@@ -323,10 +323,6 @@ class Query:
         """Return True if the note of the submission in the `meta` of a flow matches."""
         return self.queues is None or queue_of(note) in self.queues
 
-    def matches_code(self, code: str | None) -> bool:
-        """Return True if the code of a flow matches."""
-        return self.codes is None or code in self.codes
-
     def matches_state(self, state: str | None) -> bool:
         return self.states is None or (state or states.PENDING) in self.states
 

@@ -11,8 +11,7 @@ from wbengine.types import failure as ft
 
 __all__ = ["VERSIONS", "VERSION_POSITIONS", "StepNote", "failed_steps", "identity_of"]
 
-#: Keys of `meta["workflow"]`: versions of changes (`steps.version`) that the attempt uses, and the
-#: number of steps that the function had called when each was decided.
+#: Keys of `meta["workflow"]`: versions by change (`steps.version`), and the positions of decisions.
 VERSIONS: Final = "versions"
 VERSION_POSITIONS: Final = "version_positions"
 

@@ -369,10 +369,7 @@ class Connection(abc.ABC):
         :raises ValueError: if a state, a tag, `limit`, `after` or `engine` is invalid.
         """
         place = None if after is None else _listing.Position.parse(after)
-        codes: tuple[str, ...] | None = None
-        if code is not None:
-            known = self.codes()
-            codes = (code, *(each.text for each in known if each.version == code))
+        texts = (each.text for each in self.codes() if each.version == code) if code else ()
         conditions = _tags.conditions_of(tags)
         if parent is not None:
             conditions = (_tags.Condition.child_of(parent), *conditions)
@@ -394,7 +391,7 @@ class Connection(abc.ABC):
                 engine,
                 None if queue is None else (queue,),
                 roots,
-                codes,
+                None if code is None else (code, *texts),
             )
         )
 

@@ -442,7 +442,7 @@ class MemoryConnection(base.Connection):
                 and (flow.detail.resent_at is not None or not query.resent)
                 and query.matches_engine(flow.detail.meta_value(models.ENGINE))
                 and query.matches_queue(flow.detail.meta_value(models.SUBMITTED))
-                and query.matches_code(flow.detail.code)
+                and (query.codes is None or flow.detail.code in query.codes)
             ]
             matching_flows.sort(key=lambda flow: flow.place, reverse=query.newest_first)
             page = matching_flows[: query.limit]
