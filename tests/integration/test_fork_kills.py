@@ -5,13 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import sqlalchemy as sa
 
 from tests.support import fork_flows
 from tests.support.killed import is_killed
 from wbengine import operations, states
 from wbengine.persistence import backends, models
-from wbengine.persistence.backends import _sql
 
 
 def run_jobs(url: str, never_resolve: bool = False) -> None:
@@ -38,14 +36,6 @@ def failed(url: str, tmp_path: Path) -> str:
     (tmp_path / "fixed").touch()
     (tmp_path / "effects").unlink()
     return uuid
-
-
-def expire_claims(url: str) -> None:
-    """Let the claims of killed conductors expire."""
-    with backends.backend(url) as store:
-        assert isinstance(store, _sql.SQLBackend)
-        with store.engine.begin() as connection:
-            connection.execute(sa.text("UPDATE wbe_jobs SET owner_until = 1 WHERE owner <> ''"))
 
 
 def effects(folder: Path) -> list[str]:
@@ -83,7 +73,8 @@ def test_fork_with_undo_starts_after_reversion_despite_a_kill(
 ) -> None:
     fork(url, failed, undo=True)
     is_killed(number, run_jobs, url)
-    expire_claims(url)
+    with backends.backend(url) as store:
+        fork_flows.expire_claims(store)
     run_jobs(url)
     run_jobs(url)
     names = effects(tmp_path)

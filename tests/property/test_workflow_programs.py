@@ -11,10 +11,11 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from tests.property import workflow_programs as programs
+from tests.property.submitted_programs import completions
 from tests.support.amounts import amount
 from wbengine import engines, exceptions, operations, states
 from wbengine._concurrency import crash_points
-from wbengine.persistence import backends, base, models
+from wbengine.persistence import backends
 from wbengine.persistence._step_notes import StepNote
 from wbengine.testing import crash_everywhere
 
@@ -163,27 +164,6 @@ class Case:
             note = StepNote.of(record)
             if note is not None and note.completed is not None:
                 yield record.name, record.attempt - record.reversions
-
-
-def completions(connection: base.Connection, uuid: str) -> dict[str, tuple[int, ...]]:
-    """Return the numbers of the completions of steps, after those of the children they are in."""
-    found: dict[str, tuple[int, ...]] = {}
-    children = {
-        flow.own_meta[models.PARENT]["step"]: flow.uuid
-        for flow in connection.flow_records(
-            [row.uuid for row in connection.list_flows(parent=uuid).flows]
-        ).values()
-    }
-    for record in connection.get_flow_details(uuid):
-        note = StepNote.of(record)
-        if note is None or note.completed is None:
-            continue
-        if record.uuid in children:
-            nested = completions(connection, children[record.uuid])
-            found |= {key: (note.completed, *numbers) for key, numbers in nested.items()}
-        elif note.arguments and "key" in note.arguments:
-            found[note.arguments["key"]] = (note.completed,)
-    return found
 
 
 @pytest.mark.parametrize("kind", ["serial", "parallel"])

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import os
 from collections import Counter
 from collections.abc import (
     AsyncIterator,
@@ -20,11 +21,12 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
+from pathlib import Path
 from typing import Any, Protocol
 
 from hypothesis import strategies as st
 
-from wbengine import exceptions, steps, task
+from wbengine import exceptions, running, steps, task
 from wbengine._concurrency.crash_points import crashpoint
 from wbengine.testing import World
 
@@ -36,6 +38,9 @@ MAIN = "k"
 
 #: What tasks did, in order: ("do" | "note" | "reset" | "undo" | "untry", key). "note" stays.
 EFFECTS: list[tuple[str, str]] = []
+
+#: If not empty, a file that also receives the effects, with the uuids of the flows.
+JOURNAL: list[Path] = []
 
 #: Sends a signal to a flow, unless it has this number of them: uuid of the flow, name and number.
 #: Tests set it.
@@ -58,8 +63,17 @@ def clear() -> None:
     TRIES.clear()
 
 
-def take_effect(what: str, key: str) -> None:
+def _record(what: str, key: str) -> None:
     EFFECTS.append((what, key))
+    call = running.CURRENT.get()
+    if JOURNAL and call is not None:
+        file = os.open(JOURNAL[-1], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.write(file, f"{what} {key} {call.flow_uuid}\n".encode())
+        os.close(file)
+
+
+def take_effect(what: str, key: str) -> None:
+    _record(what, key)
     if what == "do" and not OUTSIDE.has(key):
         with contextlib.suppress(TimeoutError):  # It is done, although there is no answer.
             OUTSIDE.effect(key)
@@ -67,7 +81,7 @@ def take_effect(what: str, key: str) -> None:
 
 
 def undo_effect(what: str, key: str) -> None:
-    EFFECTS.append((what, key))
+    _record(what, key)
     OUTSIDE.undo(key, missing_ok=True)
 
 

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import sqlalchemy as sa
+
 from tests.support import conducted
 from tests.support.waiting import until
 from wbengine import engines, retry, steps, task
@@ -248,3 +250,10 @@ def run(store: base.Backend, board: jobs.JobBoard, *uuids: str, **options: Any) 
 def flow_of(store: base.Backend, uuid: str) -> models.FlowDetail:
     with contextlib.closing(store.get_connection()) as connection:
         return connection.get_flow_details(uuid)
+
+
+def expire_claims(store: base.Backend) -> None:
+    """Let the claims of killed conductors expire."""
+    assert isinstance(store, _sql.SQLBackend)
+    with store.engine.begin() as connection:
+        connection.execute(sa.text("UPDATE wbe_jobs SET owner_until = 1 WHERE owner <> ''"))

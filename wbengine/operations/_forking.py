@@ -120,7 +120,9 @@ def fork(
         signals = [
             signal
             for signal in connection.signals([uuid]).get(uuid, ())
-            if signal.stored_name in copied.signals or signal.name in names
+            if signal.stored_name in copied.signals
+            or signal.name in names
+            or signal.number < copied.first_signals.get(signal.name, 1)
         ]
         now = time.time()
         text = _reason(f"forked from {uuid} at {point.text}", reason, by)
@@ -179,6 +181,8 @@ def _sign(flow: models.FlowDetail, new: models.FlowDetail) -> None:
     for record in flow:
         if record.is_step:
             _macs.check_step(flow.uuid, record, keyring)
+        elif record.meta_value(models.CONTINUED) is not None:
+            _macs.check_continuation(flow.uuid, record)
     new.meta[models.FACTORY] = note
     _macs.sign_again(new)
     for record in new:

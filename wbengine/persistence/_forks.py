@@ -254,11 +254,14 @@ class Copied(NamedTuple):
     :ivar flow: the record of the fork, without a MAC.
     :ivar sources: the records of the original flow whose results it inherited.
     :ivar signals: stored names of the signals that inherited steps received or discarded.
+    :ivar first_signals: by name, the number of the first signal that the attempts before the last
+        one did not receive, if a workflow continued as new.
     """
 
     flow: models.FlowDetail
     sources: Sequence[models.AtomDetail]
     signals: Collection[str]
+    first_signals: Mapping[str, int]
 
 
 def copy_of(
@@ -304,6 +307,7 @@ class _Copying:
         self._keyring = keys.keyring(None)
         self._sources: list[models.AtomDetail] = []
         self._signals: dict[str, None] = {}
+        self._received: dict[str, int] = {}
 
     def copied(self) -> Copied:
         fork, flow = self._fork, self._flow
@@ -323,11 +327,12 @@ class _Copying:
                 workflow = self._workflows.get(record.name)
                 if workflow is not None:
                     self._copy_steps(workflow, clone, len(workflow.steps))
+                self._copy_continuation(record, clone)
             elif record.name == self._start.task and self._start.position is not None:
                 self._continue_workflow(self._workflows[record.name], self._start.position)
             else:
                 self._add_untouched(record)
-        return Copied(fork, self._sources, self._signals)
+        return Copied(fork, self._sources, self._signals, self._received)
 
     def _is_inherited(self, record: models.AtomDetail) -> bool:
         """Return whether an atom is inherited: the retry controller of a task follows the task."""
@@ -373,6 +378,16 @@ class _Copying:
             content = record.meta_value(models.WORKFLOW)
             clone.set_meta_value(models.WORKFLOW, _with_versions_before(content, position))
             self._copy_steps(workflow, clone, position)
+        self._copy_continuation(record, clone)
+
+    def _copy_continuation(self, record: models.AtomDetail, clone: models.AtomDetail) -> None:
+        """Let a workflow that continued as new have the inputs and signals of its last attempt."""
+        content = record.meta_value(models.CONTINUED)
+        if content is None:
+            return
+        unsigned = {key: value for key, value in content.items() if key != _macs.MAC}
+        clone.meta[models.CONTINUED] = _macs.signed_continuation(self._fork.uuid, clone, unsigned)
+        self._received |= content.get("signals", {})
 
     def _copy_steps(self, workflow: Steps, clone: models.AtomDetail, position: int) -> None:
         """Copy the steps before a position, with consecutive numbers of their completions."""

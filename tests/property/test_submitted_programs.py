@@ -1,0 +1,63 @@
+"""Random programs that conductors run, with forks, reverts and kills, compared with a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.property import workflow_programs as programs
+from tests.property.submitted_programs import Action, Case, Stage
+from tests.support.amounts import amount
+
+pytestmark = pytest.mark.timeout(1200)
+
+_VARIABLE = "WBENGINE_PROGRAMS"
+ACTIONS = st.builds(
+    Action, st.integers(0, 30), st.sampled_from(["plain", "own", "undo"]), st.booleans()
+)
+
+
+def _settings(usual: int, thorough: int) -> settings:
+    return settings(
+        max_examples=amount(usual, thorough, _VARIABLE),
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
+
+
+@pytest.fixture(autouse=True)
+def _clear() -> Iterator[None]:
+    programs.clear()
+    yield
+    programs.JOURNAL.clear()
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "postgresql":
+        return str(request.getfixturevalue("postgresql_url"))
+    return f"sqlite:///{tmp_path}/flows.db" if request.param == "sqlite" else "memory://"
+
+
+@pytest.mark.parametrize("engine", ["serial", "worker-based"])
+def test_program_that_is_forked_and_reverted_leaves_nothing(
+    url: str, engine: str, tmp_path: Path
+) -> None:
+    stage = Stage(url, tmp_path, engine)
+
+    @_settings(10, 200)
+    @given(programs.PROGRAMS, st.sampled_from(sorted(programs.WORKFLOWS)), ACTIONS)
+    def check(program: Any, workflow: str, action: Action) -> None:
+        programs.clear()
+        case = Case(stage, program, workflow)
+        case.run()
+        if case.fork_and_run(action) and case.model.error is None:
+            case.revert_all(action)
+        case.check_each_once()
+
+    check()
