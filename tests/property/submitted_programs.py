@@ -215,7 +215,8 @@ class Case:
                 with contextlib.closing(store.get_connection()) as connection:
                     sent = connection.signals([self.uuid]).get(self.uuid, ())
                 for signal in sorted(sent, key=lambda signal: signal.number):
-                    _send(store, uuid, signal.name, signal.number)
+                    if signal.name.isprintable():  # It is not the end of a child.
+                        _send(store, uuid, signal.name, signal.number)
             if action.how == "undo":
                 self.stage.finish(self.uuid)
             self.stage.finish(uuid)
