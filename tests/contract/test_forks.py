@@ -246,6 +246,32 @@ def test_fork_decides_versions_after_its_start_again(
 
 
 @places.everywhere
+@pytest.mark.parametrize(
+    ("start", "effects", "received"),
+    [("ship", ["ship"], 3), ("1", ["ship"], 2), ("0", ["charge", "ship"], 2)],
+)
+def test_fork_of_continued_workflow_continues_its_last_attempt(
+    world: World, start: str, effects: list[str], received: int
+) -> None:
+    uuid = submit(world.store, world.board, fork_flows.continued)
+    for number in (1, 2, 3):
+        operations.signal(world.store, uuid, "approval", number)
+    run(world.store, world.board)
+    EFFECTS.clear()
+    fork = world.fork(uuid, start)
+    with world.store.get_connection() as connection:
+        numbers = [each.number for each in connection.signals([fork])[fork]]
+    assert sorted(numbers) == list(range(1, received + 1))
+    operations.signal(world.store, fork, "approval", "again")
+    run(world.store, world.board, fork)
+    flow = flow_of(world.store, fork)
+    assert effects == EFFECTS and flow.state == states.SUCCESS
+    (workflow,) = (record for record in flow if record.meta_value(models.WORKFLOW) is not None)
+    charged, approval, _ = workflow.results
+    assert "of 3" in charged and approval == (3 if received == 3 else "again")
+
+
+@places.everywhere
 def test_fork_inherits_received_signals_and_no_later_ones(world: World) -> None:
     store, board = world.store, world.board
     uuid = submit(store, board, fork_flows.approved)

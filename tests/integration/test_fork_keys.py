@@ -63,6 +63,34 @@ def test_fork_of_protected_workflow_continues(
     assert EFFECTS == ["ship"] and flow_of(store, fork).state == states.SUCCESS
 
 
+@pytest.mark.parametrize("is_changed", [False, True])
+def test_fork_of_protected_workflow_that_continued_as_new_is_signed(
+    store: base.Backend, board: jobs.JobBoard, is_changed: bool
+) -> None:
+    uuid = submit(store, board, fork_flows.continued)
+    for number in (1, 2, 3):
+        operations.signal(store, uuid, "approval", number)
+    run(store, board)
+    EFFECTS.clear()
+    if is_changed:
+        _continue_with(store, uuid, {"month": 2})
+        with pytest.raises(exceptions.NotTrusted):
+            operations.fork(store, uuid, "ship")
+        return
+    fork = operations.fork(store, uuid, "ship").uuid
+    run(store, board)
+    assert EFFECTS == ["ship"] and flow_of(store, fork).state == states.SUCCESS
+
+
+def _continue_with(store: base.Backend, uuid: str, inputs: dict[str, Any]) -> None:
+    """Replace the inputs with which a workflow continued as new."""
+    with contextlib.closing(store.get_connection()) as connection:
+        for record in connection.get_flow_details(uuid):
+            if record.meta_value(models.CONTINUED) is not None:
+                record.meta[models.CONTINUED] = {**record.meta[models.CONTINUED], "inputs": inputs}
+                connection.update_atom_details(record)
+
+
 def test_fork_that_owns_protected_steps_reverts_them(
     store: base.Backend, board: jobs.JobBoard
 ) -> None:

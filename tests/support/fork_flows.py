@@ -154,6 +154,16 @@ def looped(run: steps.Steps) -> int:
 
 
 @task.workflow
+def continued(run: steps.Steps, month: int = 1) -> list[Any]:
+    """Charge for three months, each in an attempt of its own that waits for a signal; then ship."""
+    charged = run.run(charge, month)
+    approval = run.wait_for("approval")
+    if month < 3:
+        run.continue_as_new(month=month + 1)
+    return [charged, approval, run.run(ship, "home")]
+
+
+@task.workflow
 def scoped(run: steps.Steps) -> str:
     """Charge, then pack in a scope that is reverted, then ship."""
     run.run(charge, 1)
