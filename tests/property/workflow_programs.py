@@ -67,8 +67,9 @@ def _record(what: str, key: str) -> None:
     EFFECTS.append((what, key))
     call = running.CURRENT.get()
     if JOURNAL and call is not None:
+        flow = call.flow_uuid if call.origin is None else call.origin.flow_uuid
         file = os.open(JOURNAL[-1], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        os.write(file, f"{what} {key} {call.flow_uuid}\n".encode())
+        os.write(file, f"{what} {key} {flow}\n".encode())
         os.close(file)
 
 
