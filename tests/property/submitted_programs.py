@@ -7,6 +7,7 @@ exists if it was done and not undone; it belongs to the outermost flow that did 
 from __future__ import annotations
 
 import contextlib
+import signal
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -62,9 +63,11 @@ class Stage:
 
     def __init__(self, url: str, folder: Path, engine: str) -> None:
         self.url, self.folder, self.engine = url, folder, engine
-        self.number = 0
+        #: The file of the effects of all programs.
+        self.journal = folder / "effects"
+        self.journal.touch()
+        self._options: dict[str, Any] = {}
         self._memory = backends.fetch(url) if url.startswith("memory:") else None
-        self._board: jobs.JobBoard | None = None
 
     @property
     def can_be_killed(self) -> bool:
@@ -77,19 +80,44 @@ class Stage:
             yield store, stack.enter_context(fork_flows.board_of(store))
 
     @contextlib.contextmanager
-    def _options(self) -> Iterator[dict[str, Any]]:
+    def working(self) -> Iterator[None]:
+        """Run a worker if the engines need one. It survives the kills of engines."""
         if self.engine != "worker-based":
-            yield {}
+            yield
             return
-        url = "memory://programs"
         tasks = [*programs.TASKS.values(), programs.observe, programs.Send]
-        with worker_in_thread(url, *tasks, topic="programs"):
-            yield {"url": url, "topics": ["programs"]}
+        if self._memory is not None:
+            url = "memory://programs"
+            with worker_in_thread(url, *tasks, topic="programs"):
+                self._options = {"url": url, "topics": ["programs"]}
+                yield
+            return
+        url = f"filesystem://{self.folder}/broker"
+        worker = processes.fork(lambda: self._work(url, tasks), self.folder / "worker.log", 1200.0)
+        self._options = {"url": url, "topics": ["programs"]}
+        try:
+            yield
+        finally:
+            processes.kill(worker)
+
+    def _work(self, url: str, tasks: list[Any]) -> None:
+        with backends.backend(self.url) as store, worker_in_thread(url, *tasks, topic="programs"):
+            self._prepare(store)
+            signal.pause()
+
+    def _prepare(self, store: base.Backend) -> None:
+        programs.SEND[:] = [lambda *words: _send(store, *words)]
+        programs.JOURNAL[:] = [self.journal]
+
+    def lines(self) -> list[tuple[str, str, str]]:
+        """Return what happened: what, the key, and the flow."""
+        words = map(str.split, self.journal.read_text(encoding="utf-8").splitlines())
+        return [(what, key, flow) for what, key, flow in words]
 
     def finish(self, *uuids: str) -> None:
         """Run conductors until these flows have ended."""
-        with self.opened() as (store, board), self._options() as options:
-            programs.SEND[:] = [lambda *words: _send(store, *words)]
+        with self.opened() as (store, board):
+            self._prepare(store)
             board.queues = (ALL_QUEUES,)
 
             def unfinished() -> list[str]:
@@ -103,7 +131,7 @@ class Stage:
                 ]
 
             def is_over() -> bool:
-                Conductor("c", board, store, self.engine, options).run()
+                Conductor("c", board, store, self.engine, self._options).run()
                 return not unfinished()
 
             if self._memory is not None:
@@ -118,7 +146,7 @@ def _send(store: base.Backend, uuid: str, channel: str, number: int) -> None:
     """Send the signal with this number, unless a step before a kill has sent it."""
     with contextlib.closing(store.get_connection()) as connection:
         stored = connection.signals([uuid]).get(uuid, ())
-    if number > sum(signal.name == channel for signal in stored):
+    if number > sum(each.name == channel for each in stored):
         operations.signal(store, uuid, channel, number)
 
 
@@ -148,8 +176,7 @@ class Case:
 
     def __init__(self, stage: Stage, program: Any, workflow: str) -> None:
         self.stage = stage
-        stage.number += 1
-        self.journal = stage.folder / f"effects-{stage.number}"
+        self._first_line = len(self.stage.lines())
         self.model = programs.Model()
         self.model.execute(program)
         self.workflow = workflow
@@ -170,14 +197,12 @@ class Case:
 
     def _run(self, do: Any, kill: int | None) -> None:
         """Call a function, and call it again if it is killed."""
-        programs.JOURNAL[:] = [self.journal]
         if kill is None:
             do()
         elif is_killed(kill, do):
             with self.stage.opened() as (store, _):
                 fork_flows.expire_claims(store)
             assert not is_killed(0, do)
-        programs.JOURNAL.clear()
 
     # What happens.
 
@@ -214,9 +239,9 @@ class Case:
                 # The fork has only the signals that inherited steps received.
                 with contextlib.closing(store.get_connection()) as connection:
                     sent = connection.signals([self.uuid]).get(self.uuid, ())
-                for signal in sorted(sent, key=lambda signal: signal.number):
-                    if signal.name.isprintable():  # It is not the end of a child.
-                        _send(store, uuid, signal.name, signal.number)
+                for each in sorted(sent, key=lambda each: each.number):
+                    if each.name.isprintable():  # It is not the end of a child.
+                        _send(store, uuid, each.name, each.number)
             if action.how == "undo":
                 self.stage.finish(self.uuid)
             self.stage.finish(uuid)
@@ -334,11 +359,7 @@ class Case:
     # What exists.
 
     def lines(self) -> list[tuple[str, str, str]]:
-        """Return what happened: what, the key, and the flow."""
-        if not self.journal.exists():
-            return []
-        words = map(str.split, self.journal.read_text(encoding="utf-8").splitlines())
-        return [(what, key, flow) for what, key, flow in words]
+        return self.stage.lines()[self._first_line :]
 
     def check(self, expected: set[Effect]) -> None:
         lines = self.lines()

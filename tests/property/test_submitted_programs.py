@@ -60,4 +60,5 @@ def test_program_that_is_forked_and_reverted_leaves_nothing(
             case.revert_all(action)
         case.check_each_once()
 
-    check()
+    with stage.working():
+        check()
