@@ -90,7 +90,7 @@ FREE_SETTINGS = {
 FREE = {
     "address", "after", "app", "book", "celery_accept", "celery_broker", "celery_config",
     "celery_name", "celery_queue", "celery_result_backend", "celery_task", "cron", "cursor",
-    "error", "queues", "queue", "fair_key", "debounce",
+    "error", "code", "queues", "queue", "fair_key", "debounce",
     "exception_handler", "flow_id", "from_code", "to_code", "code_version",
     "host", "name", "names", "reason", "redis", "tasks", "time_zone", "token", "topic", "unique",
     "postgresql", "url_prefix", "worker_role", "worker", "task", "flow", "parent", "workflow", "at",
