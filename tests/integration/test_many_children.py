@@ -135,8 +135,9 @@ def test_later_child_is_reverted_before_those_whose_results_it_may_use(
 
 
 def test_each_child_of_cancelled_parent_receives_one_command(
-    store: sql.SQLBackend, tmp_path: Path
+    store: sql.SQLBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(gate, "_MIN_GROUPED", 1000)  # The parent continues after each end.
     handle = submit(child_flows.order_and_wait, store, tmp_path, 20)
     testing.run_submitted(store)
     handle.cancel("enough")
@@ -144,7 +145,7 @@ def test_each_child_of_cancelled_parent_receives_one_command(
     assert states_of_children(store, handle.id) == {states.REVERTED: 20}
     assert handle.state == states.REVERTED
     assert statements["commands"] == 20
-    assert statements["parked"] <= 2
+    assert statements["parked"] >= 20
 
 
 def test_all_children_of_suspended_parent_are_suspended_and_resumed(
