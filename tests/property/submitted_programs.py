@@ -236,12 +236,9 @@ class Case:
                 else:
                     options = {} if action.how == "plain" else {action.how: True}
                     uuid = operations.fork(store, self.uuid, position, **options).uuid
-                # The fork has only the signals that inherited steps received.
-                with contextlib.closing(store.get_connection()) as connection:
-                    sent = connection.signals([self.uuid]).get(self.uuid, ())
-                for each in sorted(sent, key=lambda each: each.number):
-                    if each.name.isprintable():  # It is not the end of a child.
-                        _send(store, uuid, each.name, each.number)
+                for channel, count in self._sent_before(self.detail(store, uuid)).items():
+                    for number in range(count):
+                        _send(store, uuid, channel, number + 1)
             if action.how == "undo":
                 self.stage.finish(self.uuid)
             self.stage.finish(uuid)
@@ -262,6 +259,24 @@ class Case:
                 assert fork.state == states.REVERTED
         self.check(self.expected_fork(action))
         return True
+
+    def _sent_before(self, fork: models.FlowDetail) -> dict[str, int]:
+        """Return the numbers of signals that the fork does not send itself, by channel.
+
+        It has only those that inherited steps received.
+        """
+        counts = {channel: self.model.initial(channel) for channel in self.model.channels}
+        for record in fork:
+            continued = record.meta_value(models.CONTINUED)
+            if continued is not None:
+                for channel, number in continued["inputs"]["program"]["sent"].items():
+                    initial = 0 if channel.endswith(".other") else self.model.initial(channel)
+                    counts[channel] = max(counts.get(channel, 0), initial + number)
+            note = StepNote.of(record)
+            if note is not None and note.task.endswith(":Send") and note.completed is not None:
+                channel, number = record.results
+                counts[channel] = max(counts.get(channel, 0), number)
+        return counts
 
     def _read_inherited(self, fork: models.FlowDetail, position: int) -> None:
         """Read what the fork inherited; check that this is a whole part before the position."""

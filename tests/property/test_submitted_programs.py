@@ -37,20 +37,21 @@ def _clear() -> Iterator[None]:
     programs.JOURNAL.clear()
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "postgresql":
+@pytest.fixture
+def url(store: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if store == "postgresql":
         return str(request.getfixturevalue("postgresql_url"))
-    return f"sqlite:///{tmp_path}/flows.db" if request.param == "sqlite" else "memory://"
+    return f"sqlite:///{tmp_path}/flows.db" if store == "sqlite" else "memory://"
 
 
 @pytest.mark.parametrize("engine", ["serial", "worker-based"])
+@pytest.mark.parametrize("store", ["memory", "sqlite", "postgresql"])
 def test_program_that_is_forked_and_reverted_leaves_nothing(
     url: str, engine: str, tmp_path: Path
 ) -> None:
     stage = Stage(url, tmp_path, engine)
 
-    @_settings(10, 200)
+    @_settings(4, 100)
     @given(programs.PROGRAMS, st.sampled_from(sorted(programs.WORKFLOWS)), ACTIONS)
     def check(program: Any, workflow: str, action: Action) -> None:
         programs.clear()
@@ -59,6 +60,26 @@ def test_program_that_is_forked_and_reverted_leaves_nothing(
         if case.fork_and_run(action) and case.model.error is None:
             case.revert_all(action)
         case.check_each_once()
+
+    with stage.working():
+        check()
+
+
+@pytest.mark.parametrize("engine", ["serial", "worker-based"])
+@pytest.mark.parametrize("store", ["sqlite", "postgresql"])
+def test_killed_program_has_the_effects_of_its_model(url: str, engine: str, tmp_path: Path) -> None:
+    """The engine is killed while it runs the flow, the fork, and the reverts of both."""
+    stage = Stage(url, tmp_path, engine)
+    kills = st.lists(st.integers(1, 90), min_size=3, max_size=3)
+
+    @_settings(3, 60)
+    @given(programs.PROGRAMS, st.sampled_from(sorted(programs.WORKFLOWS)), ACTIONS, kills)
+    def check(program: Any, workflow: str, action: Action, kills: list[int]) -> None:
+        programs.clear()
+        case = Case(stage, program, workflow)
+        case.run(kills[0])
+        if case.fork_and_run(action, kills[1]) and case.model.error is None:
+            case.revert_all(action, kills[2])
 
     with stage.working():
         check()

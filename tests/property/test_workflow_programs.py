@@ -35,6 +35,9 @@ _SETTINGS = settings(
     suppress_health_check=list(HealthCheck),
 )
 
+#: For programs with children, each of which is a flow.
+_FEW = settings(_SETTINGS, max_examples=amount(15, 500, "WBENGINE_PROGRAMS"))
+
 
 class Crash(BaseException):
     """The end of a process."""
@@ -169,7 +172,7 @@ class Case:
 @pytest.mark.parametrize("kind", ["serial", "parallel"])
 @pytest.mark.parametrize("workflow", WORKFLOWS)
 def test_program_has_the_results_and_effects_of_its_model(workflow: str, kind: str) -> None:
-    @_SETTINGS
+    @_FEW
     @given(programs.PROGRAMS)
     def check(program: Any) -> None:
         case = Case(program, workflow, kind)
@@ -212,7 +215,7 @@ def test_crashed_program_has_the_results_of_its_model(workflow: str, kind: str) 
 @pytest.mark.parametrize("kind", ["serial", "parallel"])
 @pytest.mark.parametrize("workflow", WORKFLOWS)
 def test_complete_program_that_is_reverted_leaves_nothing(workflow: str, kind: str) -> None:
-    @_SETTINGS
+    @_FEW
     @given(programs.PROGRAMS, st.integers(1, 40))
     def check(program: Any, point: int) -> None:
         case = Case(program, workflow, kind)
@@ -245,7 +248,7 @@ def test_program_with_any_fault_keeps_its_promises(workflow: str, kind: str) -> 
     """It undoes all if it is cancelled, and else has the effects of a run without the fault."""
     programs.SEND[:] = [lambda uuid, channel, number: None]
 
-    @settings(_SETTINGS, max_examples=amount(15, 300, "WBENGINE_PROGRAMS"))
+    @settings(_SETTINGS, max_examples=amount(4, 100, "WBENGINE_PROGRAMS"))
     @given(programs.PROGRAMS)
     def check(program: Any) -> None:
         assume({"wait", "race", "post"}.isdisjoint(programs.kinds(program)))

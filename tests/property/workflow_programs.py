@@ -136,8 +136,11 @@ def observe(key: str, values: Any) -> int:
 
 
 class Send(task.Task):
-    def execute(self, channel: str, number: int) -> None:
+    """Sends a signal to the own flow, and returns its name and number."""
+
+    def execute(self, channel: str, number: int) -> tuple[str, int]:
         SEND[-1](self.request.flow_uuid, channel, number)
+        return channel, number
 
 
 class Continue(Exception):
