@@ -5,8 +5,8 @@
 --
 -- Claims the next jobs of the queues: first those of flows that have begun, and then those whose
 -- keys are next, unless the queue is paused. Each job is given to exactly one owner. A repetition
--- returns the claims of earlier attempts, if these claimed any, and extends them. An attempt that is
--- executed after its repetition claims nothing, because nobody reads its answer.
+-- returns the claims of earlier attempts, if these claimed any, and extends them. An attempt that
+-- is executed after its repetition claims nothing, because no client reads its answer.
 
 -- include board
 -- include turns
