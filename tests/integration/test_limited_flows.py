@@ -190,6 +190,46 @@ def test_cancelled_flow_that_waits_for_a_permit_ends_at_once(store: persistence.
         assert second.wait(20) and second.state == states.REVERTED
 
 
+def test_undo_of_a_complete_flow_waits_for_its_permit(store: persistence.Backend) -> None:
+    limited.REVERTED.clear()
+    limited.MAY_END.set()
+    complete = engines.submit(limited.held, backend=store, inputs={"tenant": "a"})
+    with conducting(store, most=2) as (_, parked):
+        assert complete.wait(20)
+        running = submit(store, "a")
+        until(lambda: running.id in parked)
+        operations.request(store, complete.id, "revert")
+        until(lambda: complete.id in parked)
+        assert limited.REVERTED == [] and complete.state != states.REVERTED
+        running.signal("go")
+        assert running.wait(20)
+        until(lambda: complete.state == states.REVERTED)
+    assert limited.REVERTED == ["a"]
+
+
+def test_flow_waits_for_the_undo_of_another_one(store: persistence.Backend) -> None:
+    limited.REVERTED.clear()
+    limited.MAY_END.set()
+    complete = engines.submit(limited.held, backend=store, inputs={"tenant": "a"})
+    with conducting(store, most=2) as (_, parked):
+        assert complete.wait(20)
+        limited.MAY_END.clear()
+        operations.request(store, complete.id, "revert")
+        until(lambda: is_reverting(store, complete))
+        second = submit(store, "a")
+        until(lambda: second.id in parked)
+        assert not has_begun(store, second)
+        limited.MAY_END.set()
+        until(lambda: has_begun(store, second))
+        assert complete.state == states.REVERTED
+
+
+def is_reverting(store: persistence.Backend, handle: _submission.FlowHandle) -> bool:
+    with contextlib.closing(store.get_connection()) as connection:
+        records = list(connection.get_atoms_for_flow(handle.id))
+    return any(record.state == states.REVERTING for record in records)
+
+
 def test_raised_limit_starts_flows_that_wait(store: persistence.Backend) -> None:
     handles = [submit(store, "a") for _ in range(4)]
     with conducting(store, most=2) as (_, parked):

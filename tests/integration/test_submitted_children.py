@@ -246,6 +246,10 @@ def test_child_with_limit_of_its_parent_uses_its_permit(
     until(lambda: testing.run_submitted(store) == [], within=3.0)
     assert [handle.state for handle in handles] == [states.SUCCESS] * 3
     assert effects(tmp_path) == ["use-ann"] * 3
+    for handle in handles:
+        operations.request(store, handle.id, "revert")
+    until(lambda: testing.run_submitted(store) == [], within=3.0)
+    assert [handle.state for handle in handles] == [states.REVERTED] * 3
 
 
 @pytest.mark.parametrize("is_forked_again", [False, True])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
+from typing import Any, Final
 
 from wbengine import task
 from wbengine.patterns import linear_flow
@@ -22,6 +22,26 @@ def waiting(concurrency: int | None = 1, rate: str | None = None, cost: float | 
     flow.add(Begun("begun"), task.WaitFor("go", name="wait"))
     flow.concurrency, flow.rate_limit, flow.cost = concurrency, rate, cost
     flow.concurrency_key = lambda tenant: tenant
+    return flow
+
+
+#: Lets `Held.revert` end.
+MAY_END: Final = threading.Event()
+REVERTED: Final[list[str]] = []
+
+
+class Held(task.Task):
+    def execute(self, tenant: str) -> None: ...
+
+    def revert(self, tenant: str, **_: Any) -> None:
+        MAY_END.wait(60)
+        REVERTED.append(tenant)
+
+
+def held() -> Any:
+    """Flows of one tenant share a limit."""
+    flow = linear_flow.Flow("tenant_work").add(Held("held"))
+    flow.concurrency, flow.concurrency_key = 1, lambda tenant: tenant
     return flow
 
 

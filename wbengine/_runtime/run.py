@@ -134,6 +134,8 @@ class Run:
         self.end_reason: GivenUp | None = None
         self._saver = saver
         self._defer_reverts = defer_reverts
+        # Whether the run reverts a flow that had succeeded.
+        self._undoes = False
         # With a store, the changes of a whole iteration are written together.
         short = executor.immediate and not saver.has_store
         self._max_atoms = MAX_ATOMS_PER_SHORT_ITERATION if short else MAX_ATOMS_PER_ITERATION
@@ -268,6 +270,7 @@ class Run:
         self._scheduler.start()
         earlier = self._lifecycle.given_up_before
         if earlier is not None:
+            self._undoes = earlier.undone
             # Calls that were in flight then must not run again; they are only reverted.
             self._maps.stop(earlier)
             if self._workflows is not None:
@@ -354,7 +357,8 @@ class Run:
         if (
             self._gates.admission
             and gates.delays_flow
-            and not scheduler.reverting  # reversions do not wait
+            # Reversions do not wait, except those of flows that had succeeded and had no permit.
+            and (self._undoes or not scheduler.reverting)
             and not gates.admit_flow()
         ):
             return

@@ -179,7 +179,9 @@ class GateChain:
         seconds = self.timers.wait(self._clock.monotonic())
         if seconds is not None and seconds < min_seconds:
             return None
-        received = [gate.received_signals for gate in self._gates]
+        # A flow without a permit has not read its signals, and waits for none.
+        gates = () if self.delays_flow else self._gates
+        received = [gate.received_signals for gate in gates]
         limits = (gate.delaying_limit for gate in self._gates)
         limit, units = next((limit for limit in limits if limit is not None), (None, 1.0))
         if limit is not None and seconds is not None:
