@@ -196,7 +196,7 @@ def test_plan_lists_forks_that_have_not_ended(store: base.Backend) -> None:
     assert operations.plan_undo(store, uuid).used_by == ()
 
 
-def test_fork_that_owns_what_it_inherited_is_not_listed(store: base.Backend) -> None:
+def test_fork_that_owns_inherited_results_is_not_listed(store: base.Backend) -> None:
     uuid = submit(store, undo_flows.parent)
     operations.fork(store, uuid, start="1", own=True)
     assert operations.plan_undo(store, uuid).used_by == ()

@@ -12,7 +12,7 @@ from wbengine import states
 from wbengine._calls import invocation as calls
 from wbengine._tasks import commands, functors
 from wbengine._text import timestamps
-from wbengine.persistence import _living_forks
+from wbengine.persistence import _living_forks, _result_users
 from wbengine.persistence._step_notes import StepNote
 
 __all__ = ["Effect", "UndoPlan", "effect_of_step", "effect_of_task", "expired", "plan"]
@@ -42,7 +42,7 @@ class UndoPlan(NamedTuple):
     missing: tuple[str, ...] = ()
     deleted: tuple[str, ...] = ()
     expired: float | None = None
-    used_by: tuple[_living_forks.User, ...] = ()
+    used_by: tuple[_result_users.User, ...] = ()
 
     @property
     def remaining(self) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from wbengine import engines, exceptions, states
 from wbengine._introspection import object_names
 from wbengine.engines import _flow_factories, _ownership
-from wbengine.persistence import _commands, _living_forks, base, models
+from wbengine.persistence import _commands, _living_forks, _result_users, base, models
 from wbengine.persistence.models import ENGINE
 from wbengine.types import codec
 
@@ -217,7 +217,7 @@ def plan_undo(backend: base.Backend, uuid: str) -> UndoPlan:
     """
     with contextlib.closing(backend.get_connection()) as connection:
         detail = engines.read_flow_detail(connection, uuid)
-        users = _living_forks.users(connection, detail)
+        users = _result_users.users(connection, detail)
     if detail.state != states.SUCCESS:
         raise exceptions.InvalidState(f"Flow {uuid} must be in SUCCESS, got {detail.state}")
     loaded = engines.load_from_detail(detail, backend=backend)

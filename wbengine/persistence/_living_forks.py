@@ -1,10 +1,9 @@
-"""Forks of stored flows, and other flows that have not ended and use results of a flow."""
+"""Forks of stored flows, which use their results or revert them."""
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING
 
 from wbengine import exceptions, states
 from wbengine.persistence import _commands, _inherited_results, models
@@ -13,61 +12,7 @@ from wbengine.types import codec
 if TYPE_CHECKING:
     from wbengine.persistence import base
 
-__all__ = ["User", "deletion_refusal", "refusal", "refusal_text", "users", "waiting_forks"]
-
-_MAX_CHILDREN: Final = 100
-_UNFINISHED: Final = tuple(each for each in states.FLOW_STATES if each not in states.FLOW_ENDED)
-
-
-class User(NamedTuple):
-    """A flow that has not ended and uses results of another flow.
-
-    :ivar kind: "fork": it, or the fork from which it was forked, inherited results that the other
-        flow reverts; "parent": it started the other flow and may have its result; "child": the
-        other flow started it.
-    """
-
-    flow: str
-    kind: str
-    name: str
-    state: str
-
-    @property
-    def refuses_undo(self) -> bool:
-        """Whether the other flow cannot be reverted as long as this flow has not ended."""
-        return self.kind == "fork"
-
-    def to_dict(self) -> dict[str, str]:
-        return self._asdict()
-
-
-def users(connection: base.Connection, flow: models.FlowDetail) -> tuple[User, ...]:
-    """Return the flows that have not ended and use results of a flow in SUCCESS.
-
-    These are its forks, its parent, and the first 100 of its children.
-
-    :param flow: the flow with its atoms.
-    """
-    if flow.state != states.SUCCESS:
-        return ()
-    found: list[User] = []
-    with codec.unknown_classes_as_text():
-        found += [_user(fork, "fork") for fork in _living(connection, flow)]
-        if flow.parent is not None:
-            with contextlib.suppress(exceptions.NotFound):
-                parent = connection.get_flow_details(flow.parent, lazy=True)
-                if parent.state not in states.FLOW_ENDED:
-                    found.append(_user(parent, "parent"))
-    if any(atom.meta_value(models.CHILD) is not None for atom in flow):
-        page = connection.list_flows(states=_UNFINISHED, parent=flow.uuid, limit=_MAX_CHILDREN)
-        found += [
-            User(row.uuid, "child", row.name, row.state or states.PENDING) for row in page.flows
-        ]
-    return tuple(found)
-
-
-def _user(flow: models.FlowDetail, kind: str) -> User:
-    return User(flow.uuid, kind, flow.name, flow.state or states.PENDING)
+__all__ = ["deletion_refusal", "living", "refusal", "refusal_text", "waiting_forks"]
 
 
 def refusal(connection: base.Connection, flow: models.FlowDetail, what: str) -> str | None:
@@ -95,10 +40,10 @@ def refusal(connection: base.Connection, flow: models.FlowDetail, what: str) -> 
         return (
             f"Flow {flow.uuid} was superseded by its fork {flow.successor}, which owns its results"
         )
-    living = next(_living(connection, flow), None)
-    if living is None:
+    fork = next(living(connection, flow), None)
+    if fork is None:
         return None
-    return f"Flow {flow.uuid} cannot run again or be reverted: {refusal_text(living.uuid)}"
+    return f"Flow {flow.uuid} cannot run again or be reverted: {refusal_text(fork.uuid)}"
 
 
 def refusal_text(fork: str) -> str:
@@ -159,7 +104,7 @@ def _refusal_to_cancel(connection: base.Connection, fork: models.FlowDetail) -> 
     return f"Flow {fork.uuid} can be cancelled when the reversion of flow {original} has ended"
 
 
-def _living(
+def living(
     connection: base.Connection, flow: models.FlowDetail, *, is_first: bool = True
 ) -> Iterator[models.FlowDetail]:
     """Yield the forks of a flow that have not ended and use results which it reverts."""
@@ -172,4 +117,4 @@ def _living(
         has_ended = fork.state in states.FLOW_ENDED and not (request and request.reruns_flow)
         if not (has_ended or (is_first and entry.get("own"))):
             yield fork
-        yield from _living(connection, fork, is_first=False)
+        yield from living(connection, fork, is_first=False)

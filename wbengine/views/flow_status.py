@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from wbengine import states
 from wbengine._text import timestamps
@@ -16,7 +16,6 @@ from wbengine.persistence import (
     _changes,
     _codes,
     _leases,
-    _living_forks,
     _owners,
     _step_notes,
     base,
@@ -56,6 +55,9 @@ from wbengine.views._shown_states import (
 from wbengine.views._structure import NodeView, build_tree
 from wbengine.views._waiting import Situation
 from wbengine.views.redaction import Redactor
+
+if TYPE_CHECKING:
+    from wbengine.persistence import _result_users
 
 __all__ = [
     "AtomView",
@@ -629,7 +631,7 @@ class FlowView:
     situation: Situation | None = field(default=None, repr=False)
     undo: UndoView | None = None
     undo_until: float | None = None
-    used_by: tuple[_living_forks.User, ...] = ()
+    used_by: tuple[_result_users.User, ...] = ()
 
     @property
     def undo_text(self) -> str | None:
@@ -867,16 +869,27 @@ class FlowRecords:
             missing_code=detail.code if is_missing else None,
             unserved=codes is not None and not _codes.is_served(codes),
             children=self._count_children(detail),
-            used_by=_living_forks.users(self._connection, detail),
+            used_by=self._users(detail),
         )
 
     def _count_children(self, detail: models.FlowDetail) -> Mapping[str, int]:
-        has_any = any(atom.meta_value(models.CHILD) is not None for atom in detail)
-        return self._connection.count_children(self.uuid) if has_any else {}
+        return self._connection.count_children(self.uuid) if _has_children(detail) else {}
+
+    def _users(self, detail: models.FlowDetail) -> Sequence[_result_users.User]:
+        if not (detail.forks or detail.parent or _has_children(detail)):
+            return ()
+        # Loaded here, because most flows have no users.
+        from wbengine.persistence import _result_users
+
+        return _result_users.users(self._connection, detail)
 
     def close(self) -> None:
         """Close the connection. Idempotent."""
         self._connection.close()
+
+
+def _has_children(detail: models.FlowDetail) -> bool:
+    return any(atom.meta_value(models.CHILD) is not None for atom in detail)
 
 
 def view(
@@ -894,7 +907,7 @@ def view(
     missing_code: str | None = None,
     unserved: bool = False,
     children: Mapping[str, int] | None = None,
-    used_by: Sequence[_living_forks.User] = (),
+    used_by: Sequence[_result_users.User] = (),
     knows_secrets: bool = False,
 ) -> FlowView:
     """Return the view of a flow from its records. Cost: O(atoms + edges).
