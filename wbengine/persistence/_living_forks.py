@@ -31,8 +31,8 @@ def refusal(connection: base.Connection, flow: models.FlowDetail, what: str) -> 
         if flow.awaits_reversion:
             return f"Flow {flow.uuid} starts when flow {flow.forked_from['flow']} is reverted"
         with codec.unknown_classes_as_text():
-            fork = connection.get_flow_details(flow.uuid)
-        if (reason := _inherited_results.refusal(connection, fork)) is not None:
+            detail = connection.get_flow_details(flow.uuid)
+        if (reason := _inherited_results.refusal(connection, detail)) is not None:
             return reason
     if not flow.forks:
         return None
