@@ -396,15 +396,15 @@ class Steps(_CommonSteps):
         child. If conductors run its parent from a database with its job, they also run the child,
         and the parent is parked meanwhile. Otherwise, the child runs in the process of its parent.
 
+        Each attempt of the parent starts new children. A retry of the parent is refused as long as
+        a child in FAILURE has complete tasks.
+
         :param flow: a workflow, a function without arguments that makes a flow, or the name of one
             of both, such as `"billing:bill"`. If the flow has a store, other processes must be able
             to import it.
         :param inputs: inputs of the child by name.
         :param name: name of the child; default: that of the workflow or flow.
         :param detached: cancel, suspend and revert the child only by itself.
-        Each attempt of the parent starts new children. A retry of the parent is refused as long as
-        a child in FAILURE has complete tasks.
-
         :returns: the result of a workflow; of another flow, all values by name, as `engines.run`.
         :raises TypeError: if an argument has a wrong type.
         :raises NotEncodable: if an input cannot be encoded.
