@@ -7,6 +7,7 @@ exists if it was done and not undone; it belongs to the outermost flow that did 
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import signal
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -93,12 +94,15 @@ class Stage:
                 yield
             return
         url = f"filesystem://{self.folder}/broker"
-        worker = processes.fork(lambda: self._work(url, tasks), self.folder / "worker.log", 1200.0)
+        context = multiprocessing.get_context("fork")
+        worker = context.Process(target=self._work, args=(url, tasks), daemon=True)
+        worker.start()
         self._options = {"url": url, "topics": ["programs"]}
         try:
             yield
         finally:
-            processes.kill(worker)
+            worker.kill()
+            worker.join()
 
     def _work(self, url: str, tasks: list[Any]) -> None:
         with backends.backend(self.url) as store, worker_in_thread(url, *tasks, topic="programs"):
