@@ -12,7 +12,7 @@ import functools
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from threading import RLock
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -28,7 +28,6 @@ from wbengine._runtime import (
     deadlines,
     executors,
     inbox,
-    retry_decisions,
     saving,
 )
 from wbengine._runtime import plan as plan_module
@@ -65,6 +64,7 @@ __all__ = ["Engine", "check_seconds"]
 if TYPE_CHECKING:
     from wbengine._runtime.undo_plan import UndoPlan
     from wbengine._runtime.workflows import manager
+    from wbengine.engines import _rerunning
     from wbengine.persistence._edits import Edits
 
 LOG: Final = logging.getLogger(__name__)
@@ -345,9 +345,9 @@ class Engine(abc.ABC):
                     if not self._preparation.is_finished:
                         self._prepare(plan)
                     if self._request is not None:
-                        self._carry_out(self._request, plan)
+                        self._carry_out(self._request)
                     if self._storage.get_flow_state() == states.REVERTED:
-                        self._restart(_preparation.nodes_to_retry(plan, self._storage))
+                        self._rerun("prepared").retry()
         finally:
             opened.close()
 
@@ -358,7 +358,7 @@ class Engine(abc.ABC):
         command = None if held_lease is None else held_lease.lease.command
         return command if command is not None and command.reruns_flow else None
 
-    def _carry_out(self, command: persistence.FlowCommand, plan: plan_module.Plan) -> None:
+    def _carry_out(self, command: persistence.FlowCommand) -> None:
         """Carry out a command that runs the flow again, and delete it, in one write.
 
         A command that the state of the flow does not allow is deleted.
@@ -369,40 +369,8 @@ class Engine(abc.ABC):
         storage, held_lease = self._storage, self._ownership.held
         assert held_lease is not None
         state = storage.get_flow_state()
-        nodes: Iterable[int] | None = None
-        edits: Edits | None = None
-        undo: UndoPlan | None = None
-        refusal: str | None = None
         try:
-            if command.what == _commands.REVERT:
-                undo = self._checked_undo(command, state)
-            else:
-                self._check_rerun(command.what, state)
-            if command.what == _commands.RETRY:
-                nodes = _preparation.nodes_to_retry(plan, storage)
-                if command.edits is not None:
-                    edits = _editing().read(command.edits, storage.flow_uuid)
-                    edits = _editing().converted(edits, self._flow)
-                    _editing().check(edits, plan, storage, self._make_lifecycle(_do_nothing))
-        except (
-            *(exceptions.InvalidState, exceptions.InvalidFormat, exceptions.NotFound),
-            *(exceptions.NotEncodable, exceptions.NotTrusted),
-        ) as error:
-            refusal = str(error)
-        owner, flow = _commands.parent_in(command.by), storage.flow_detail
-        if command.what == _commands.REVERT and owner and flow.parent not in (owner, None):
-            flow.meta[models.REVERTING_PARENT] = owner
-        try:
-            if refusal is None and command.what == _commands.REVERT:
-                self._begin_revert(command, undo, settled=command)
-            elif refusal is None:
-                self._restart(nodes, command.describe(), command, edits)
-            else:
-                is_explained = command.edits is not None or command.what == _commands.REVERT
-                if is_explained and state in states.FLOW_ENDED:
-                    # This write also reports the end of the flow again to a parent that waits.
-                    storage.explain_flow_state(self._clock.time(), command.refused_text(refusal))
-                storage.writer.settle(command)
+            refusal = self._rerun("prepared").carry_out(command)
         except exceptions.InvalidState as error:
             storage.writer.drop_pending()
             raise _ownership.StateRefused(str(error)) from error
@@ -411,17 +379,6 @@ class Engine(abc.ABC):
             LOG.warning("Flow %r is not %s: %s", storage.flow_name, command.describe(), refusal)
             if state in states.FLOW_ENDED or storage.flow_detail.is_suspended_by_command:
                 raise _ownership.StateRefused(refusal)
-
-    def _fork_refusal(self, what: str) -> str | None:
-        """Return why the flow must not run because of its forks, or None."""
-        backend, flow = self._storage.backend, self._storage.flow_detail
-        if backend is None or (not flow.forks and flow.forked_from is None):
-            return None
-        # Loaded here, because few flows have forks.
-        find_refusal = object_names.load("wbengine.persistence._living_forks:refusal")
-        with contextlib.closing(backend.get_connection()) as connection:
-            refusal: str | None = find_refusal(connection, flow, what)
-            return refusal
 
     def _store_defaults(self) -> None:
         """Add the defaults of workflows to the inputs of a new flow, so that they do not change."""
@@ -1183,19 +1140,7 @@ class Engine(abc.ABC):
             not be stored.
         """
         self.prepare()
-        plan, storage = self._compiled("edited").plan, self._storage
-        lifecycle = self._make_lifecycle(_do_nothing)
-        edits = _editing().converted(edits, self._flow)
-        for uuid, value in step_results.items():
-            record = self._flow_detail.find(uuid)
-            assert record is not None
-            record.results = storage.kept(value, "result")
-        _editing().check(edits, plan, storage, lifecycle)
-        _editing().apply(edits, storage)
-        if step_results:
-            for node in plan.atoms():
-                if plan.kinds[node] == plan_module.TASK:
-                    _editing().check_replay(node, plan, storage, lifecycle, edits.inputs)
+        self._rerun("edited").edit_fork(edits, step_results)
 
     def check_edits(self, edits: Edits) -> None:
         """Check by the records whether these inputs and results can be replaced.
@@ -1205,8 +1150,7 @@ class Engine(abc.ABC):
         :raises NotFound, InvalidFormat, InvalidState: as `reset`.
         """
         self.compile()
-        _editing().converted(edits, self._flow)
-        edits.check(self._flow_detail, self._compiled("edited").outline.used_inputs)
+        self._rerun("edited").check_edits(edits, self._compiled("edited").outline.used_inputs)
 
     def reset(
         self,
@@ -1233,18 +1177,16 @@ class Engine(abc.ABC):
             cases nothing is changed.
         :raises FlowBusy: if another engine runs the flow (see `prepare`).
         """
-        plan = self._compiled("reset").plan
+        rerun = self._rerun("reset")
         if edits and not failed_only:
             raise ValueError("edits requires failed_only=True: without it, all tasks run again")
 
         def restart() -> None:
             states.check_flow_transition(self._storage.get_flow_state(), states.PENDING)
-            failed = _preparation.failed_nodes(self._storage) if failed_only else None
-            checked = edits
-            if edits:
-                checked = _editing().converted(edits, self._flow)
-                _editing().check(checked, plan, self._storage, self._make_lifecycle(_do_nothing))
-            self._restart(plan.atoms() if failed is None else failed, reason, edits=checked)
+            if failed_only:
+                rerun.retry_failed(reason, edits)
+            else:
+                rerun.restart(reason)
 
         self._change("reset", restart, self.check_state)
 
@@ -1287,120 +1229,44 @@ class Engine(abc.ABC):
             this engine read it. In these cases nothing is changed.
         :raises FlowBusy: if another engine runs the flow (see `prepare`).
         """
-        self._compiled("reverted")
-        command = _commands.FlowCommand(
-            _commands.REVERT, reason, at=self._clock.time(), partial=partial
-        )
-
-        def begin() -> None:
-            undo = self._checked_undo(command, self._storage.get_flow_state())
-            self._begin_revert(command, undo)
-
+        rerun, at = self._rerun("reverted"), self._clock.time()
+        command = _commands.FlowCommand(_commands.REVERT, reason, at=at, partial=partial)
         # Also before the preparation, which restarts a reverted flow.
-        check_state = functools.partial(self._check_rerun, _commands.REVERT)
-        self._change("reverted", begin, check_state)
+        check_state = functools.partial(rerun.check, _commands.REVERT)
+        self._change("reverted", functools.partial(rerun.revert, command), check_state)
 
     def plan_undo(self) -> UndoPlan:
         """Return what a reversion of the complete flow undoes, according to records and code.
 
         :raises InvalidState: before `compile`.
         """
-        return self._plan_undo(self._clock.time())
+        return self._rerun("planned").plan_undo(self._clock.time())
 
-    def _plan_undo(self, at: float | None) -> UndoPlan:
-        """Return the plan for a request at a time; None: at any time."""
-        plan_of = object_names.load("wbengine.engines._undoing:plan_of")  # not for other runs
-        plan = self._compiled("planned").plan
-        undo: UndoPlan = plan_of(plan, self._flow_detail, self._storage.backend, at)
-        return undo
+    def _rerun(self, what: str) -> _rerunning.Rerun:
+        """Return the changes after which the flow runs again.
 
-    def _checked_undo(self, command: _commands.FlowCommand, state: str) -> UndoPlan | None:
-        """Return the plan of a complete flow that is to be reverted; None: it is not complete.
-
-        :raises StateRefused: if the flow is not reverted.
+        :raises InvalidState: before `compile`; the text contains what the engine should do.
         """
-        self._check_rerun(_commands.REVERT, state)
-        if state != states.SUCCESS:
-            return None
-        if next(iter(self._compiled("reverted").plan.atoms()), None) is None:
-            refusal: str | None = "there is nothing to revert: it has no tasks"
-        else:
-            # The time of the parent counts for its children.
-            is_of_parent = _commands.parent_in(command.by) is not None
-            undo = self._plan_undo(None if is_of_parent else command.at)
-            refusal = undo.refusal(command.partial)
-        if refusal is not None:
-            raise _ownership.StateRefused(f"Flow {self._storage.flow_uuid} is complete: {refusal}")
-        return undo
+        plan = self._compiled(what).plan
+        # Imported here, because most flows run once.
+        from wbengine.engines import _rerunning
 
-    def _check_rerun(self, what: str, state: str) -> None:
-        """Check whether the state and the forks of the flow allow a command.
-
-        :raises StateRefused: if they do not.
-        """
-        flow = self._storage.flow_uuid
-        refusal = _commands.refusal(what, flow, state)
-        if what == _commands.REVERT and state not in (*states.FLOW_ENDED, states.PENDING):
-            refusal = f"Flow {flow} is in {state}: cancel it instead"
-        refusal = refusal or self._fork_refusal(what)
-        if refusal is not None:
-            raise _ownership.StateRefused(refusal)
-
-    def _begin_revert(
-        self,
-        command: _commands.FlowCommand,
-        undo: UndoPlan | None,
-        settled: _commands.FlowCommand | None = None,
-    ) -> None:
-        """Store that an ended flow is to be reverted as a whole, and put it into PENDING.
-
-        :param undo: the plan of a complete flow; None: the flow is not complete.
-        """
-        lifecycle, plan = self._make_lifecycle(_do_nothing), self._compiled("reverted").plan
-        lifecycle.retry_reverts()
-        scheduler = scheduler_module.Scheduler(
-            plan,
-            _preparation.saved_states(self._storage),
-            _preparation.nodes_not_owned(self._storage),
+        make_lifecycle = functools.partial(self._make_lifecycle, _do_nothing)
+        return _rerunning.Rerun(
+            self._flow, plan, self._storage, self._clock, make_lifecycle, self._put_pending
         )
-        scheduler.start()
-        has_failed = bool(scheduler.unresolved())
-        intentions = scheduler.apply(retry_decisions.everything(plan))
-        if command.partial:
-            self._flow_detail.meta[models.PARTIAL] = True
-            if undo is None and self._flow_detail.is_undone:
-                self._flow_detail.add_remaining(self._plan_undo(None).deleted)
-        if intentions and not has_failed:
-            given_up = control.GivenUp(models.CANCELLED, command.explanation)
-            if undo is not None:
-                given_up = control.GivenUp(models.UNDONE, command.explanation, undo.remaining)
-            lifecycle.give_up(intentions, given_up, self._clock.time())
-        else:  # The flow is reverted because of its failures.
-            lifecycle.set_intentions(intentions)
-        self._restart(None, command.describe(), settled)
 
-    def _restart(
+    def _put_pending(
         self,
-        nodes: Iterable[int] | None,
-        reason: str | None = None,
-        settled: _commands.FlowCommand | None = None,
-        edits: Edits | None = None,
+        lifecycle: atom_lifecycle.AtomLifecycle,
+        reason: str | None,
+        settled: persistence.FlowCommand | None,
     ) -> None:
         """Put the flow into PENDING in one write, which may also settle a command.
 
-        :param nodes: atoms to reset, in a flow that is not given up any more; None: nothing else
-            changes.
-        :param edits: checked inputs and results to replace.
+        :param lifecycle: delivers its notifications after the write.
         :raises InvalidState: if the flow has another command; nothing was written.
         """
-        lifecycle = self._make_lifecycle(_do_nothing)
-        if edits:
-            _editing().apply(edits, self._storage)
-            reason = f"{edits.describe()}; {reason}" if reason else edits.describe()
-        if nodes is not None:
-            lifecycle.reset(nodes)
-            for key in (*models.GIVEN_UP_KEYS, models.PARTIAL):
-                self._storage.flow_meta.pop(key, None)
         with self._state_lock:
             moved, old_state = self._storage.move_flow(states.PENDING, self._clock.time(), reason)
         if reason and not moved:
@@ -1412,13 +1278,6 @@ class Engine(abc.ABC):
         lifecycle.deliver()
         if moved:
             self._notify_state(states.PENDING, old_state)
-
-
-def _editing() -> Any:
-    # Imported here, because most runs replace nothing.
-    from wbengine.engines import _editing as editing
-
-    return editing
 
 
 def _do_nothing() -> None:
