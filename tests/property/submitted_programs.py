@@ -23,6 +23,7 @@ from wbengine import engines, operations, states
 from wbengine.conductors.backends import impl_blocking
 from wbengine.jobs import base as jobs
 from wbengine.jobs._places import ALL_QUEUES
+from wbengine.jobs.backends import impl_sql
 from wbengine.persistence import backends, base, models
 from wbengine.persistence._step_notes import StepNote
 
@@ -122,7 +123,8 @@ class Stage:
         """Run conductors until these flows have ended."""
         with self.opened() as (store, board):
             self._prepare(store)
-            board.queues = (ALL_QUEUES,)
+            if isinstance(board, impl_sql.SQLJobBoard):
+                board.queues = (ALL_QUEUES,)
 
             def unfinished() -> list[str]:
                 with contextlib.closing(store.get_connection()) as connection:
@@ -238,7 +240,7 @@ class Case:
                 if forks:
                     uuid = forks[0]["flow"]
                 else:
-                    options = {} if action.how == "plain" else {action.how: True}
+                    options: Any = {} if action.how == "plain" else {action.how: True}
                     uuid = operations.fork(store, self.uuid, position, **options).uuid
                 for channel, count in self._sent_before(self.detail(store, uuid)).items():
                     for number in range(count):
