@@ -72,14 +72,19 @@ class Handle(Protocol):
 class Program(Protocol):
     """A call of a workflow function. The engine implements this protocol."""
 
-    #: Seed of `random`: the same for all calls of the function in one attempt.
-    seed: str
     #: Time of the latest completion that the function received, in Unix seconds.
     now: float
     #: The open scopes of the function.
     scopes: scopes.OpenScopes
     #: As `SignalNumbers.first`.
     first_signals: Mapping[str, int]
+
+    @property
+    def seed(self) -> str:
+        """Seed of the next random value: the same in all calls of the function in one attempt.
+
+        Steps that a fork inherited have another one than those after them.
+        """
 
     def start(self, command: commands.Command) -> Handle:
         """Begin a step."""
@@ -114,7 +119,8 @@ class _CommonSteps:
 
     def __init__(self, program: Program) -> None:
         self._program = program
-        self._random = random.Random(program.seed)
+        self._seed = program.seed
+        self._generator = random.Random(self._seed)
         self._numbers = sleep_and_wait_for.SignalNumbers(program.first_signals)
 
     def now(self) -> dt.datetime:
@@ -123,6 +129,13 @@ class _CommonSteps:
         Before the first completion, this is the start of the attempt.
         """
         return dt.datetime.fromtimestamp(self._program.now, dt.UTC)
+
+    @property
+    def _random(self) -> random.Random:
+        if self._program.seed != self._seed:
+            self._seed = self._program.seed
+            self._generator = random.Random(self._seed)
+        return self._generator
 
     def random(self) -> float:
         """Return a random number from 0.0 up to 1.0, the same in each replay."""

@@ -246,6 +246,27 @@ def test_fork_decides_versions_after_its_start_again(
 
 
 @places.everywhere
+@pytest.mark.parametrize("is_undone", [False, True], ids=["plain", "undo"])
+def test_fork_repeats_keys_and_times_of_inherited_steps_only(world: World, is_undone: bool) -> None:
+    uuid = submit(world.store, world.board, fork_flows.keyed)
+    run(world.store, world.board)
+    keys = EFFECTS.copy()
+    EFFECTS.clear()
+    fork = world.fork(uuid, "2", undo=is_undone)
+    if is_undone:
+        world.revert(uuid)
+    run(world.store, world.board, *(world.to_post(fork) if is_undone else (fork,)))
+    assert flow_of(world.store, fork).state == states.SUCCESS
+    *undone, new = EFFECTS
+    assert undone == ([f"undo {keys[2]}"] if is_undone else [])
+    assert new not in keys
+    EFFECTS.clear()
+    forks_of_fork = [world.run_fork(fork, start) for start in ("2", "1")]
+    assert [each.state for each in forks_of_fork] == [states.SUCCESS] * 2
+    assert len(EFFECTS) == 3 and not {*keys, new}.intersection(EFFECTS)
+
+
+@places.everywhere
 @pytest.mark.parametrize(
     ("start", "effects", "received"),
     [("ship", ["ship"], 3), ("1", ["ship"], 2), ("0", ["charge", "ship"], 2)],

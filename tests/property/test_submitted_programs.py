@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.property import workflow_programs as programs
@@ -54,8 +54,6 @@ def test_program_that_is_forked_and_reverted_leaves_nothing(
     @_settings(4, 100)
     @given(programs.PROGRAMS, st.sampled_from(sorted(programs.WORKFLOWS)), ACTIONS)
     def check(program: Any, workflow: str, action: Action) -> None:
-        # Forks have other values of `steps.random`, `uuid4` and `now` than inherited steps used.
-        assume("observe" not in programs.kinds(program))
         programs.clear()
         case = Case(stage, program, workflow)
         case.run()
@@ -77,8 +75,6 @@ def test_killed_program_has_the_effects_of_its_model(url: str, engine: str, tmp_
     @_settings(3, 60)
     @given(programs.PROGRAMS, st.sampled_from(sorted(programs.WORKFLOWS)), ACTIONS, kills)
     def check(program: Any, workflow: str, action: Action, kills: list[int]) -> None:
-        # Forks have other values of `steps.random`, `uuid4` and `now` than inherited steps used.
-        assume("observe" not in programs.kinds(program))
         programs.clear()
         case = Case(stage, program, workflow)
         case.run(kills[0])

@@ -146,6 +146,23 @@ def versioned(run: steps.Steps, newest: int) -> list[int]:
     return [first, second, len(run.run(ship, "home"))]
 
 
+@task.task
+def pay(key: str, at: str) -> str:
+    _execute(key)
+    return at
+
+
+@pay.revert
+def refund(key: str, at: str) -> None:
+    _revert(key)
+
+
+@task.workflow
+def keyed(run: steps.Steps) -> list[str]:
+    """Pass a new key and the time to each of three steps."""
+    return [run.run(pay, str(run.uuid4()), run.now().isoformat()) for _ in range(3)]
+
+
 @task.workflow
 def looped(run: steps.Steps) -> int:
     for number in range(3):

@@ -15,7 +15,7 @@ from wbengine import exceptions, states
 from wbengine._introspection import object_names
 from wbengine._security import keys
 from wbengine.persistence import _macs, _step_notes, models
-from wbengine.persistence._step_notes import StepNote, failed_steps
+from wbengine.persistence._step_notes import StepNote, failed_steps, seed_of
 from wbengine.types import _outline, _tags
 from wbengine.types._outline import Outline
 
@@ -376,7 +376,9 @@ class _Copying:
             # The next run continues this attempt.
             clone.attempt, clone.epoch = workflow.attempt, 1
             content = record.meta_value(models.WORKFLOW)
-            clone.set_meta_value(models.WORKFLOW, _with_versions_before(content, position))
+            continued = _with_versions_before(content, position)
+            continued[_step_notes.ORIGIN] = _origin_of(workflow, position)
+            clone.set_meta_value(models.WORKFLOW, continued)
             self._copy_steps(workflow, clone, position)
         self._copy_continuation(record, clone)
 
@@ -413,6 +415,26 @@ class _Copying:
             if self._keyring is not None:
                 content = _macs.signed_step(self._fork.uuid, copied, content, self._keyring)
             copied.set_meta_value(models.STEP, content)
+
+
+def _origin_of(workflow: Steps, position: int) -> dict[str, Any]:
+    """Return the start and the seeds with which a fork repeats the calls of inherited steps.
+
+    From the position on, the fork draws other random values, for example idempotency keys: those of
+    the original flow were used, and may have been undone.
+    """
+    record, attempt = workflow.workflow, workflow.attempt
+    origin = record.meta_value(models.WORKFLOW).get(_step_notes.ORIGIN, {})
+    seeds: list[tuple[int, str]] = []
+    for until, seed in (*origin.get("seeds", ()), (position, seed_of(record.uuid, attempt))):
+        seeds.append((min(until, position), seed))
+        if until >= position:
+            break
+    starts = [each.submitted for each in record.all_attempts if each.attempt == attempt]
+    return {
+        "start": origin.get("start", starts[0] if starts else record.submitted),
+        "seeds": seeds,
+    }
 
 
 def _with_versions_before(content: Mapping[str, Any], position: int) -> dict[str, Any]:

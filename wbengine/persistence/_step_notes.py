@@ -9,11 +9,28 @@ from typing import Any, Final
 from wbengine.persistence import models
 from wbengine.types import failure as ft
 
-__all__ = ["VERSIONS", "VERSION_POSITIONS", "StepNote", "failed_steps", "identity_of"]
+__all__ = [
+    "ORIGIN",
+    "VERSIONS",
+    "VERSION_POSITIONS",
+    "StepNote",
+    "failed_steps",
+    "identity_of",
+    "seed_of",
+]
 
 #: Keys of `meta["workflow"]`: versions by change (`steps.version`), and the positions of decisions.
 VERSIONS: Final = "versions"
 VERSION_POSITIONS: Final = "version_positions"
+#: Key of `meta["workflow"]` of a fork that inherited steps: a dict with the `start` of the attempt
+#: in which they ran (Unix seconds) and the `seeds` of its random values, as pairs of a number of
+#: called steps, until which the seed is used, and the seed.
+ORIGIN: Final = "origin"
+
+
+def seed_of(workflow: str, attempt: int) -> str:
+    """Return the seed of the random values of a workflow (uuid of its record) in an attempt."""
+    return f"{workflow} {attempt}"
 
 
 @dataclasses.dataclass(slots=True)

@@ -102,6 +102,7 @@ class Program(abc.ABC):
     :param publish: stores a published value.
     :param tag: checks tags, which may be invalid, and sets them unless the second argument is True:
         for a replay.
+    :param inherited_seeds: seeds of earlier steps, as `_step_notes.ORIGIN`.
     :param store_large: returns a value with references in place of large parts.
     :ivar called_count: number of steps that the function has called.
     :ivar is_over: the function has ended, with `value`: its result or a `Failure`.
@@ -121,6 +122,7 @@ class Program(abc.ABC):
         tag: Callable[[Mapping[str, Any], bool], None],
         store_large: Callable[[Any, str, int], Any],
         seed: str,
+        inherited_seeds: Sequence[tuple[int, str]],
         now: float,
         first_signals: Mapping[str, int],
     ) -> None:
@@ -132,7 +134,8 @@ class Program(abc.ABC):
         self._publish = publish
         self._tag = tag
         self._store_large = store_large
-        self.seed = seed
+        self._seed = seed
+        self._inherited_seeds = inherited_seeds
         self.now = now
         self.first_signals = first_signals
         # Set when the function has called `continue_as_new`.
@@ -211,6 +214,13 @@ class Program(abc.ABC):
         self._undelivered[position] = handle
         self._called.append(handle)
         return handle
+
+    @property
+    def seed(self) -> str:
+        for called_count, seed in self._inherited_seeds:
+            if self.called_count < called_count:
+                return seed
+        return self._seed
 
     def _check_open(self) -> None:
         if self._is_closed or self._continuation is not None:

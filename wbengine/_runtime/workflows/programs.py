@@ -48,14 +48,16 @@ def of_call(
         is_copy = value is not stored
         return Completion(value, note.at or 0.0, note.signal, note.discarded, is_copy)
 
+    origin = (record.meta_value(models.WORKFLOW) or {}).get(_step_notes.ORIGIN, {})
     common: dict[str, Any] = {
         "read": read,
         "read_version": read_version,
         "publish": publish,
         "tag": tag,
         "store_large": values.kept_value,
-        "seed": f"{record.uuid} {record.attempt}",
-        "now": record.submitted or now,
+        "seed": _step_notes.seed_of(record.uuid, record.attempt),
+        "inherited_seeds": origin.get("seeds", ()),
+        "now": origin.get("start") or record.submitted or now,
         "first_signals": (record.meta_value(models.CONTINUED) or {}).get("signals", {}),
     }
     if workflow.is_async:
