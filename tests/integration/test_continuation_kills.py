@@ -10,6 +10,7 @@ from tests.support import python
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(660)
 @pytest.mark.parametrize("store", ["sqlite", "postgresql_url"])
 def test_workflow_continues_after_a_kill_at_each_crash_point(
     store: str, tmp_path: Path, request: pytest.FixtureRequest
@@ -19,6 +20,7 @@ def test_workflow_continues_after_a_kill_at_each_crash_point(
         ["-m", "tests.support.continued_kills", url, str(tmp_path)],
         capture_output=True,
         text=True,
+        timeout=600,
     )
     assert ended.returncode == 0, ended.stderr[-3000:]
     assert int(ended.stdout) > 20
