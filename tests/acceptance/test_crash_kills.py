@@ -38,6 +38,14 @@ def test_steps_in_flight_when_engine_is_killed_are_undone(count: int) -> None:
     assert figures and int(figures[1]) == count, output
 
 
+@pytest.mark.parametrize("count", [20, pytest.param(100, marks=pytest.mark.slow)])
+def test_parents_children_and_forks_end_as_without_kill(count: int) -> None:
+    words = ("sweep", "--workflows", "--children", count, "--stores", "sqlite", "--seed", count)
+    output = tools.run("crash", *words).stdout
+    figures = re.search(r"^\d+ points, (\d+) cases, .* 0 problems$", output, re.MULTILINE)
+    assert figures and int(figures[1]) == count, output
+
+
 @pytest.mark.slow
 def test_sweep_reports_forgotten_steps() -> None:
     words = ("sweep", "--workflows", "--in-flight", 60, "--forget", "--jobs", 2)

@@ -148,7 +148,7 @@ def until(condition: Callable[[], object], seconds: float, what: str) -> None:
 class Clean:
     """Words that must not occur in logs."""
 
-    WORDS = ("Traceback", "ERROR", "CRITICAL")
+    WORDS: tuple[str, ...] = ("Traceback", "ERROR", "CRITICAL")
 
     @classmethod
     def problems(cls, logs: Mapping[str, Path]) -> list[str]:

@@ -10,12 +10,13 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from tests.crashing import engines, judging, points, spreading, stores, sweep
 from tests.crashing.children import Kill
 from tests.crashing.sweep import Case
 
+OF_FAMILIES: Final = "only submitted parents and forks; `tools/crash sweep --children` has some"
 #: Points that no process reaches in a sweep over all stores and engines, with the reason.
 UNREACHED: Mapping[str, str] = {
     "submit.kept": "engines load their flows themselves; tests of job boards die there",
@@ -23,10 +24,14 @@ UNREACHED: Mapping[str, str] = {
     "sql.before-park-commit": "only conductors park flows; `tools/crash commands` has conductors",
     "sql.before-assign-commit": "only `wbengine flow assign` assigns flows to other code",
     "sql.before-block-commit": "only conductors with other code block flows",
-    "sql.before-children-commit": "only parents start children, whose tests die there",
     **dict.fromkeys(
-        ("sql.before-fork", "sql.before-fork-commit", "sql.after-fork-commit"),
-        "only `wbengine flow fork` forks flows, whose tests die there",
+        (
+            "sql.before-children-commit",
+            "sql.before-fork",
+            "sql.before-fork-commit",
+            "sql.after-fork-commit",
+        ),
+        OF_FAMILIES,
     ),
     **dict.fromkeys(
         (
@@ -160,7 +165,8 @@ class Sweep:
             later = self._all(cases + [case for several in extra for case in several])
             self._all(self._second(later))
         self._check_reached()
-        self._print(time.monotonic() - began)
+        seconds = time.monotonic() - began
+        print_table(len(self.points), self.tallies, self._told, seconds, len(self.problems))
         return len(self.problems)
 
     def _census(self) -> tuple[dict[tuple[str, str], dict[str, int]], list[list[Case]]]:
@@ -292,23 +298,31 @@ class Sweep:
         needs = _AREAS.get(name) or _AREAS.get(name.partition(".")[0])
         return needs is None or any(needs(*config) for config in self.plan.configs)
 
-    def _print(self, seconds: float) -> None:
-        print(f"{'point':<36}{'configs':>8}{'cases':>7}{'died':>6}{'runs':>7}{'again':>7}{'s':>7}")
-        for name, tally in sorted(self.tallies.items()):
-            print(
-                f"{name:<36}{len(tally.configs):>8}{tally.cases:>7}{tally.reached:>6}"
-                f"{tally.runs:>7}{tally.again:>7}{tally.seconds:>7.1f}"
-            )
-        by_config: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
-        total = list(self.tallies.values())
-        for report in self._told:
-            sums = by_config["/".join(report["config"])]
-            for index, value in enumerate((1, report["runs"], report["again"])):
-                sums[index] += value
-        for config, (cases, runs, again) in sorted(by_config.items()):
-            print(f"{config:<36}{cases:>7} cases {runs:>7} runs, {again} of them again")
+
+def print_table(
+    points: int,
+    tallies: Mapping[str, Tally],
+    reports: Sequence[Mapping[str, Any]],
+    seconds: float,
+    problems: int,
+) -> None:
+    """Print the figures of each point, of each configuration, and their sums."""
+    print(f"{'point':<36}{'configs':>8}{'cases':>7}{'died':>6}{'runs':>7}{'again':>7}{'s':>7}")
+    for name, tally in sorted(tallies.items()):
         print(
-            f"{len(self.points)} points, {sum(t.cases for t in total)} cases,"
-            f" {sum(t.runs for t in total)} runs, {sum(t.again for t in total)} of them again,"
-            f" {seconds:.0f} s, {len(self.problems)} problems"
+            f"{name:<36}{len(tally.configs):>8}{tally.cases:>7}{tally.reached:>6}"
+            f"{tally.runs:>7}{tally.again:>7}{tally.seconds:>7.1f}"
         )
+    by_config: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
+    total = list(tallies.values())
+    for report in reports:
+        sums = by_config["/".join(report["config"])]
+        for index, value in enumerate((1, report["runs"], report["again"])):
+            sums[index] += value
+    for config, (cases, runs, again) in sorted(by_config.items()):
+        print(f"{config:<36}{cases:>7} cases {runs:>7} runs, {again} of them again")
+    print(
+        f"{points} points, {sum(t.cases for t in total)} cases,"
+        f" {sum(t.runs for t in total)} runs, {sum(t.again for t in total)} of them again,"
+        f" {seconds:.0f} s, {problems} problems"
+    )

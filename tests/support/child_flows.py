@@ -77,6 +77,13 @@ def order_and_fail(steps: of_workflow.Steps, folder: str, items: list[str]) -> N
 
 
 @task.workflow
+def order_and_refuse(steps: of_workflow.Steps, folder: str, items: list[str]) -> None:
+    for item in items:
+        shipped = steps.child(ship, {"folder": folder, "item": item})
+        steps.run(fail_if, item, shipped, item == items[-1])
+
+
+@task.workflow
 async def order_and_wait(
     steps: of_workflow.AsyncSteps, folder: str, items: list[str], detached: bool = False
 ) -> list[str]:
