@@ -6,6 +6,7 @@ The flows are submitted to a database. Each process conducts all of them, one af
 from __future__ import annotations
 
 import contextlib
+import functools
 import random
 import shutil
 import signal
@@ -217,7 +218,7 @@ def run(case: Case, folder: Path, url: str) -> dict[str, Any]:
     problems, deaths, code = list[str](), 0, 0
     for kill in [*case.kills, None]:
         hits = children.Hits(kill)
-        code = children.wait(children.fork(lambda hits=hits: stage.run(hits, report), log))
+        code = children.wait(children.fork(functools.partial(stage.run, hits, report), log))
         if kill is None or code != -signal.SIGKILL:
             break
         deaths += 1
@@ -227,7 +228,7 @@ def run(case: Case, folder: Path, url: str) -> dict[str, Any]:
     else:
         problems += [*stage.problems(), *_Clean.problems({"log": log})]
     found = engines.read_json(report) or {}
-    effects = child_flows.effects(folder)
+    effects = Counter(child_flows.effects(folder))
     if not problems:
         shutil.rmtree(folder)
     return {
@@ -236,8 +237,8 @@ def run(case: Case, folder: Path, url: str) -> dict[str, Any]:
         "kills": [[kill.point, kill.hit] for kill in case.kills],
         "reached": deaths == len(case.kills),
         "hits": found,
-        "runs": len(effects),
-        "again": len(effects) - len(SCENARIOS[case.scenario].effects),
+        "runs": effects.total(),
+        "again": (effects - Counter(SCENARIOS[case.scenario].effects)).total(),
         "seconds": time.monotonic() - began,
         "problems": [f"{case}: {problem} (in {folder})" for problem in problems],
     }
