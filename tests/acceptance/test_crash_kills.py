@@ -38,7 +38,7 @@ def test_steps_in_flight_when_engine_is_killed_are_undone(count: int) -> None:
     assert figures and int(figures[1]) == count, output
 
 
-@pytest.mark.parametrize("count", [20, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [12, pytest.param(100, marks=pytest.mark.slow)])
 def test_parents_children_and_forks_end_as_without_kill(count: int) -> None:
     words = ("sweep", "--workflows", "--children", count, "--stores", "sqlite", "--seed", count)
     output = tools.run("crash", *words).stdout
