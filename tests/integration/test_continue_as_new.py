@@ -14,6 +14,7 @@ from wbengine.drawing import _step_rows
 from wbengine.patterns import linear_flow
 from wbengine.persistence import backends, base
 from wbengine.steps import AsyncSteps, Steps
+from wbengine.testing import run_submitted
 from wbengine.views import flow_status
 
 EFFECTS: list[Any] = []
@@ -125,6 +126,44 @@ def test_retry_of_a_workflow_begins_with_the_continued_inputs(store: base.Backen
     engine = engines.load(retried("w"), backend=store, store={"times": 1})
     engine.run()
     assert EFFECTS == [0, 1, 2, "fail", -2, 2, "fail"]
+
+
+@task.workflow
+def fails_at_limit(steps: Steps, number: int = 0, limit: int = 5, times: int = 1000) -> int:
+    number = steps.run(add, number)
+    if number < 3:
+        steps.continue_as_new(number=number)
+    steps.run(fail, times)
+    return steps.run(add, limit)
+
+
+def test_continued_input_cannot_be_replaced_in_a_fork(tmp_path: Path) -> None:
+    with backends.backend(f"sqlite:///{tmp_path}/flows.db") as store:
+        inputs = {"number": 0, "limit": 5, "times": 1}
+        handle = engines.submit(fails_at_limit, inputs=inputs, backend=store)
+        run_submitted(store)
+        assert handle.state == states.REVERTED
+
+        with pytest.raises(exceptions.InvalidState, match=r"'number'.* has continued as new"):
+            operations.fork(store, handle.id, "0", edits=operations.Edits({"number": 9}))
+        edits = operations.Edits({"limit": 7})
+        fork = operations.fork(store, handle.id, "0", edits=edits)
+        begun = len(EFFECTS)
+        run_submitted(store)
+        assert engines.handle(fork.uuid, backend=store).result()["result"] == 8
+        assert EFFECTS[begun:] == [2, "fail", 7]
+
+
+def test_rebound_continued_input_cannot_be_replaced_in_a_retry(store: base.Backend) -> None:
+    flow = linear_flow.Flow("f").add(fails_in_third("w", rebind={"number": "start"}))
+    engine = engines.load(flow, backend=store, store={"start": 0, "times": 1})
+    with pytest.raises(ValueError, match="no"):
+        engine.run()
+    engine = engines.load(flow, flow_detail=engine.storage.flow_detail, backend=store)
+    engine.prepare()
+    edits = operations.Edits({"start": 9})
+    with pytest.raises(exceptions.InvalidState, match=r"'start'.* has continued as new"):
+        engine.reset(failed_only=True, edits=edits)
 
 
 @task.workflow

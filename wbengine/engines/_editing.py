@@ -44,6 +44,7 @@ def check(
     for node, names in plan.firsts.items():
         record = storage.records[node]
         if record is not None and not names.keys().isdisjoint(edits.inputs):
+            _check_continuation(record, plan.items[node], edits.inputs)
             _check_steps(node, record, edits, plan, storage, lifecycle)
     for name, value in edits.inputs.items():
         storage.check(value, f"input {name!r}")
@@ -125,6 +126,22 @@ def _provides(
         if record is None or record.state != states.IGNORE:
             return False
     return False
+
+
+def _check_continuation(record: models.AtomDetail, item: Any, inputs: Collection[str]) -> None:
+    """Check that no workflow continued as new with another value of an input.
+
+    :raises InvalidState: if it did, because it would ignore the replaced value.
+    """
+    content = record.meta_value(models.CONTINUED)
+    if content is None:
+        return
+    replaced = [item.rebind.get(name) for name in content["inputs"]]
+    if names := [name for name in inputs if name in replaced]:
+        raise exceptions.InvalidState(
+            f"Input {', '.join(map(repr, names))} of workflow {record.name!r} cannot be replaced,"
+            " because the workflow has continued as new (continue_as_new) with another value"
+        )
 
 
 def _check_steps(
