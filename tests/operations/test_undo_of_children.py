@@ -78,6 +78,19 @@ def test_irreversible_task_of_a_child_prevents_the_undo_of_its_parent(store: bas
     assert undo is not None and (undo.outcome, undo.remaining) == ("partial", (name,))
 
 
+def test_effects_that_remain_of_an_undone_child_remain_of_its_parent(store: base.Backend) -> None:
+    uuid = submit(store, undo_flows.parent_of_irreversible)
+    (name,) = operations.plan_undo(store, uuid).irreversible
+    request(store, child_of(store, uuid), partial=True)
+    assert operations.plan_undo(store, uuid).irreversible == (name,)
+    with pytest.raises(exceptions.InvalidState, match=r"send' cannot be undone"):
+        operations.revert(store, uuid)
+    request(store, uuid, partial=True)
+    undo = outcome(store, uuid)
+    assert (record(store, uuid).state, undo_flows.UNDONE) == (states.REVERTED, ["charge"])
+    assert undo is not None and (undo.outcome, undo.remaining) == ("partial", (name,))
+
+
 def test_failed_parent_reverts_a_child_with_an_irreversible_task(store: base.Backend) -> None:
     uuid = submit(store, undo_flows.failing_parent)
     assert record(store, uuid).state == record(store, child_of(store, uuid)).state == "REVERTED"

@@ -107,7 +107,7 @@ def plan_of(
         except exceptions.NotFound:
             return None
         if child.state != states.SUCCESS:  # It was reverted already, or its reversion continues.
-            return undo_plan.UndoPlan()
+            return undo_plan.UndoPlan(irreversible=child.remaining)
         try:
             compiled = compiler.compile(_loading.flow_from_detail(child))
         except Exception as error:  # The code of the user makes the flow.

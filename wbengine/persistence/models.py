@@ -1110,6 +1110,11 @@ class FlowDetail(_Named):
         """Whether the flow was reverted, or is being reverted, after all of it had succeeded."""
         return self.meta_value(UNDONE) is not None
 
+    @property
+    def remaining(self) -> tuple[str, ...]:
+        """The first names of tasks whose effects remain after the flow was undone."""
+        return tuple((self.meta_value(UNDONE) or {}).get("remaining", ()))
+
     def undo_outcome(self, state: str | None) -> str | None:
         """Return what the undo of the complete flow has led to in a state; None: it is not undone.
 
