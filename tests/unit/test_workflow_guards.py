@@ -141,6 +141,7 @@ def program_of(function, clock):
         tag=lambda tags, is_replaying: None,
         store_large=lambda value, where, limit: value,
         seed="seed",
+        inherited_seeds=(),
         now=0.0,
         first_signals={},
         clock=clock,
