@@ -249,11 +249,8 @@ class ChildFlows:
         to_command: dict[str, _Command] = {}
         for uuid, request in requests.items():
             self._raise_lost_store(uuid)
-            mark, command, flow = (
-                f"{self._by}, step {request}",
-                commands.get(uuid),
-                stored.get(uuid),
-            )
+            mark = f"{self._by}, step {request}"
+            command, flow = commands.get(uuid), stored.get(uuid)
             try:
                 if flow is None:  # Missing or damaged.
                     flow = self._access(functools.partial(_record, uuid=uuid))
@@ -290,7 +287,8 @@ class ChildFlows:
         """Return the end of a reversion without a pending command, or None before its end."""
         if flow.state == states.REVERTED:
             return End(states.REVERTED, None)
-        if (refusal := _refusal_of(flow, mark)) is not None:
+        request = _commands.FlowCommand(_commands.REVERT, by=mark)
+        if (refusal := request.refusal_in(flow.history)) is not None:
             refused = exceptions.InvalidState(refusal)
             return End(states.REVERT_FAILURE, ft.Failure.from_exception(refused))
         if was_requested and flow.state == states.FAILURE and not _was_interrupted(flow):
@@ -654,13 +652,6 @@ def _was_interrupted(flow: models.FlowDetail) -> bool:
     """Return whether the latest run ended because the store failed: another run continues."""
     errors = flow.history[-1].errors if flow.history else None
     return flow.state == states.FAILURE and errors == exceptions.StorageFailure.__name__
-
-
-def _refusal_of(flow: models.FlowDetail, sender: str) -> str | None:
-    """Return why the reversion of a flow, which this sender requested, was refused, or None."""
-    start = _commands.FlowCommand(_commands.REVERT, by=sender).refused_text("")
-    texts = (change.why for change in flow.history if change.why)
-    return next((text.removeprefix(start) for text in texts if text.startswith(start)), None)
 
 
 def _failure_of(flow: models.FlowDetail) -> ft.Failure:

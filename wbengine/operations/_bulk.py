@@ -158,16 +158,16 @@ def refused(connection: base.Connection, bulk: Bulk) -> list[tuple[str, str]]:
     verb = bulk.operation.partition(" ")[2]
     if verb not in _commands.RERUN_COMMANDS:
         return []
-    start_of_text = _commands.FlowCommand(verb, by=bulk.by).refused_text("")
+    command = _commands.FlowCommand(verb, by=bulk.by)
     refusals: list[tuple[str, str]] = []
     for first in range(0, min(bulk.settled, _MAX_HISTORIES), _HISTORIES_PER_READ):
         page = connection.bulks.flows(bulk.uuid, _HISTORIES_PER_READ, first)
         uuids = [uuid for uuid, reason in page if reason is None]
         records = connection.flow_records(uuids)
         for flow in (records[uuid] for uuid in uuids if uuid in records):
-            texts = [change.why or "" for change in flow.history if change.at >= bulk.created]
-            found = [text for text in texts if text.startswith(start_of_text)]
-            refusals += [(flow.uuid, text.removeprefix(start_of_text)) for text in found[:1]]
+            refusal = command.refusal_in(flow.history, since=bulk.created)
+            if refusal is not None:
+                refusals.append((flow.uuid, refusal))
     return refusals
 
 

@@ -10,11 +10,12 @@ deletes the command.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 from wbengine import exceptions, states
+from wbengine.persistence._history import Change
 
 __all__ = [
     "CANCEL", "COMMANDS", "RESUME", "RETRY", "REVERT", "RERUN_COMMANDS", "SUSPEND", "FlowCommand",
@@ -72,6 +73,15 @@ class FlowCommand(NamedTuple):
     def refused_text(self, reason: str) -> str:
         """Return the text for the history of a flow for which this command was refused."""
         return f"not {self._replace(reason=None).describe()}: {reason}"
+
+    def refusal_in(self, changes: Iterable[Change], since: float = 0.0) -> str | None:
+        """Return why this command was refused, according to a history, or None.
+
+        :param since: Unix seconds; earlier changes do not count.
+        """
+        start = self.refused_text("")
+        texts = (change.why or "" for change in changes if change.at >= since)
+        return next((text.removeprefix(start) for text in texts if text.startswith(start)), None)
 
     def pending_error(self, flow_uuid: str) -> exceptions.InvalidState:
         """Return the error for a flow that waits for a conductor which carries this request out."""
