@@ -25,6 +25,7 @@ from wbengine.dashboard import (
     _listings,
     _operation_forms,
     _pause_pages,
+    _role_checks,
     _roles,
     _urls,
 )
@@ -67,7 +68,7 @@ class Actions:
         if action is None:
             raise HTTPException(404)
         form = await self._check(request, f"{name} flow {uuid}", action.role)
-        _audited_actions.check_arguments(
+        _role_checks.check_arguments(
             self._state, request, f"{name} flow {uuid}", action, _edits(form)
         )
         act = functools.partial(self._act, action, uuid, request, form)
@@ -121,7 +122,7 @@ class Actions:
         operation = _bulk_pages.operation_of(request.query_params.get("operation", ""))
         name = f"{operation.name} of many flows"
         form = await self._check(request, name, operation.role)
-        _bulk_routes.check_role(self._state, request, name, operation, None)
+        _role_checks.check_bulk(self._state, request, name, operation, None)
         with _http_errors.as_http_errors():
             flow_filter = _listings.FlowFilter.of(request)
             bulk_request = _bulk_pages.request_of(operation, flow_filter, form)
@@ -141,7 +142,7 @@ class Actions:
         await self._check(request, f"{verb} operation", _roles.OPERATOR)
 
         def check(request: Request, action: str, operation: _operation.Operation | None) -> None:
-            _bulk_routes.check_role(self._state, request, action, operation, None)
+            _role_checks.check_bulk(self._state, request, action, operation, None)
 
         bulk = await _bulk_routes.change(self._state, request, verb, check)
         return RedirectResponse(_urls.href(request, f"/bulks/{bulk.uuid}", done=verb), 303)
@@ -295,7 +296,7 @@ class Actions:
         :raises HTTPException: if the visitor lacks the role, or the form is invalid or expired.
         """
         form = await _audited_actions.read_form(request)
-        _audited_actions.check_form(self._state, request, form, action, role)
+        _role_checks.check_form(self._state, request, form, action, role)
         return form
 
     async def _do(

@@ -1,25 +1,21 @@
-"""Common steps of forms and of the API: read the body, check the rights, perform and log."""
+"""Common steps of forms and of the API: read the body, perform the action and log it."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeVar
+from collections.abc import Callable
+from typing import Final, TypeVar
 from urllib.parse import parse_qsl
 
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from wbengine.dashboard import _http_errors, _roles, _visitors
+from wbengine.dashboard import _http_errors
 from wbengine.dashboard._app_state import AppState
-from wbengine.operations._operation import Operation
 
 __all__ = [
     "BODY_SECONDS",
-    "check_allowed",
-    "check_arguments",
-    "check_form",
     "content_type",
     "perform",
     "read_body",
@@ -66,57 +62,6 @@ async def read_form(request: Request, max_bytes: int = _MAX_FORM_BYTES) -> dict[
         return dict(parse_qsl(body.decode("ascii"), keep_blank_values=True, max_num_fields=1_000))
     except ValueError as error:
         raise HTTPException(400, "The form is malformed.") from error
-
-
-def check_form(
-    app_state: AppState, request: Request, form: Mapping[str, str], action: str, role: str
-) -> None:
-    """Check a form that changes something.
-
-    :raises HTTPException: if the visitor lacks the role, or the form is invalid or expired.
-    """
-    sessions = app_state.sessions
-    is_valid = sessions.is_valid_form_token(
-        request.cookies.get(sessions.cookie), form.get("form_token")
-    )
-    problem = None if is_valid else "The form has expired. Reload the page."
-    check_allowed(app_state, request, action, role, problem)
-
-
-def check_allowed(
-    app_state: AppState, request: Request, action: str, role: str, problem: str | None
-) -> None:
-    """Check that the dashboard allows actions and that the visitor has the role.
-
-    :param problem: another reason for a refusal, or None.
-    :raises HTTPException: if the action is refused.
-    """
-    visitor_role = _visitors.role_of(request)
-    reason = None
-    if not app_state.allow_actions:
-        reason = "The dashboard is read-only; start it with --allow-actions to allow actions."
-    elif problem is not None:
-        reason = problem
-    elif not _roles.includes(visitor_role, role):
-        reason = f"This action needs role {role}, got {visitor_role or 'none'}."
-    if reason is not None:
-        app_state.audit.refused(request, action, reason)
-        raise HTTPException(403, reason)
-
-
-def check_arguments(
-    app_state: AppState,
-    request: Request,
-    action: str,
-    operation: Operation,
-    arguments: Mapping[str, Any],
-) -> None:
-    """Check that the visitor has the roles that an operation with these arguments needs.
-
-    :raises HTTPException: if the action is refused.
-    """
-    for role in operation.needed_roles(arguments):
-        check_allowed(app_state, request, action, role, None)
 
 
 async def perform(app_state: AppState, request: Request, action: str, act: Callable[[], _T]) -> _T:

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from wbengine.dashboard import _audited_actions, _http_errors, _operation_forms
+from wbengine.dashboard import _http_errors, _operation_forms, _role_checks
 from wbengine.dashboard._app_state import AppState
 from wbengine.operations import _operation
 from wbengine.operations._operation import Operation
@@ -40,7 +40,7 @@ class BackfillPages:
         """Show a form, and the past times without a flow, if it was filled in."""
         schedule = request.query_params.get("schedule", "")
         role = operation().role
-        _audited_actions.check_allowed(self._state, request, "schedule backfill", role, None)
+        _role_checks.check_allowed(self._state, request, "schedule backfill", role, None)
         fields = {name: request.query_params.get(name, "").strip() for name in _FIELDS}
         context: dict[str, Any] = {
             "here": "/schedules",

@@ -18,6 +18,7 @@ from wbengine.dashboard import (
     _http_errors,
     _listings,
     _operation_forms,
+    _role_checks,
     _roles,
     _visitors,
 )
@@ -67,7 +68,7 @@ class BulkPages:
     def new(self, request: Request) -> Response:
         """Show which flows an operation would change, and a form that confirms it."""
         operation = operation_of(request.query_params.get("operation", ""))
-        _bulk_routes.check_role(
+        _role_checks.check_bulk(
             self._state, request, f"{operation.name} of many flows", operation, None
         )
         with _http_errors.as_http_errors():

@@ -17,14 +17,12 @@ from wbengine._configuration import plugins
 from wbengine.dashboard import (
     _audit,
     _audited_actions,
-    _bulk_views,
     _http_errors,
     _listings,
     _operation_routes,
     _rendering,
-    _roles,
+    _role_checks,
     _urls,
-    _visitors,
 )
 from wbengine.dashboard._app_state import AppState
 from wbengine.engines import _engine_kinds
@@ -148,7 +146,7 @@ class BulkRoutes:
         body = await _operation_routes.read_json(request)
         with _http_errors.as_http_errors():
             bulk_request = BulkRequest.parse(operation, body)
-        _audited_actions.check_arguments(
+        _role_checks.check_arguments(
             self._state, request, operation.name, operation, bulk_request.arguments
         )
         with _http_errors.as_http_errors():
@@ -166,28 +164,11 @@ class BulkRoutes:
 
     def _check(self, request: Request, action: str, operation: Operation | None) -> None:
         problem = None if request.state.has_token else _operation_routes.NO_TOKEN
-        check_role(self._state, request, action, operation, problem)
+        _role_checks.check_bulk(self._state, request, action, operation, problem)
 
 
 def _content(bulk: Bulk) -> dict[str, Any]:
     return {"schema": "wbengine/bulk/1", **bulk.to_dict()}
-
-
-def check_role(
-    app_state: AppState,
-    request: Request,
-    action: str,
-    operation: Operation | None,
-    problem: str | None,
-) -> None:
-    """Check that the visitor may carry an operation out on many flows.
-
-    :raises HTTPException: if not.
-    """
-    role = _roles.ADMIN if operation is None else operation.role
-    if problem is None and _visitors.restriction_of(request):
-        problem = _bulk_views.RESTRICTED
-    _audited_actions.check_allowed(app_state, request, action, role, problem)
 
 
 async def change(app_state: AppState, request: Request, verb: str, check: Any) -> Bulk:
@@ -204,7 +185,7 @@ async def change(app_state: AppState, request: Request, verb: str, check: Any) -
     if operation is not None:
         backend = app_state.store(request).backend
         arguments = await run_in_threadpool(_bulk.all_arguments, backend, bulk)
-        _audited_actions.check_arguments(app_state, request, action, operation, arguments)
+        _role_checks.check_arguments(app_state, request, action, operation, arguments)
     act = functools.partial(getattr(_bulk, verb), app_state.store(request).backend, bulk.uuid)
     return await _audited_actions.perform(app_state, request, action, act)
 

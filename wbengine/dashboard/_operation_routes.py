@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from wbengine.dashboard import _audited_actions, _rendering, _urls
+from wbengine.dashboard import _audited_actions, _rendering, _role_checks, _urls
 from wbengine.dashboard._app_state import AppState
 from wbengine.operations import _operation
 from wbengine.operations._operation import Operation
@@ -49,9 +49,9 @@ class OperationRoutes:
     async def _handle(self, operation: Operation, request: Request) -> Response:
         action = operation.name
         problem = None if request.state.has_token else NO_TOKEN
-        _audited_actions.check_allowed(self._state, request, action, operation.role, problem)
+        _role_checks.check_allowed(self._state, request, action, operation.role, problem)
         arguments = await _arguments(request, operation)
-        _audited_actions.check_arguments(self._state, request, action, operation, arguments)
+        _role_checks.check_arguments(self._state, request, action, operation, arguments)
         if operation.target is not None:
             action = f"{operation.name} {arguments[operation.target]!r:.120}"
         scope = self._state.scope(request)

@@ -17,6 +17,7 @@ from wbengine.dashboard import (
     _http_errors,
     _input_fields,
     _operation_routes,
+    _role_checks,
     _urls,
 )
 from wbengine.dashboard._app_state import AppState
@@ -57,7 +58,7 @@ class SubmitPages:
     def show(self, request: Request) -> Response:
         """Show a form for the factory, and with a factory, that of its inputs."""
         role = operation().role
-        _audited_actions.check_allowed(self._state, request, operation().name, role, None)
+        _role_checks.check_allowed(self._state, request, operation().name, role, None)
         factory = request.query_params.get("factory", "").strip()
         if not factory:
             return self._render(request, factory, None, {})
@@ -72,7 +73,7 @@ class SubmitPages:
         form = await _audited_actions.read_form(request, _operation_routes.MAX_BODY_BYTES)
         factory = form.get("factory", "").strip()
         action = f"submit flow {factory!r:.220}"
-        _audited_actions.check_form(self._state, request, form, action, operation().role)
+        _role_checks.check_form(self._state, request, form, action, operation().role)
         try:
             fields = await run_in_threadpool(_fields_of, factory)
         except HTTPException as error:
