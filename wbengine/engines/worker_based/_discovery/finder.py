@@ -15,7 +15,10 @@ from wbengine._text import data_formats
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based._discovery import roster
 from wbengine.engines.worker_based._discovery.clocks import Clocks
-from wbengine.engines.worker_based._discovery.lost_workers import SILENT_PERIODS, LostWorkers
+from wbengine.engines.worker_based._discovery.lost_worker_detection import (
+    SILENT_PERIODS,
+    LossDetector,
+)
 from wbengine.engines.worker_based._discovery.notify_schedule import NotifySchedule
 from wbengine.engines.worker_based._discovery.reception import Reception
 from wbengine.engines.worker_based._discovery.roster import (
@@ -121,14 +124,14 @@ class ProxyWorkerFinder:
         with self._lock:
             self._roster = Roster()
             self.reception = Reception(self.period)
-            self._lost_workers = LostWorkers(self.period, self._expiry, self._has_requests)
+            self._loss_detector = LossDetector(self.period, self._expiry, self._has_requests)
             self._messages_processed = 0
             self.schedule.reset()
 
     @property
     def patience(self) -> float:
         """Seconds after which a worker without any message is lost."""
-        return self._lost_workers.patience
+        return self._loss_detector.patience
 
     def slots(self, queue: str) -> int:
         with self._lock:
@@ -201,7 +204,7 @@ class ProxyWorkerFinder:
 
     def _is_report_late(self, now: float) -> bool:
         with self._lock:
-            return self._lost_workers.is_report_late(self._roster, now)
+            return self._loss_detector.is_report_late(self._roster, now)
 
     def next_due(self) -> float:
         return self.schedule.next_due(self._clock.monotonic(), len(self._roster))
@@ -236,16 +239,16 @@ class ProxyWorkerFinder:
             self._messages_processed += 1
             now = self._clock.monotonic()
             if heartbeat.state == notices.STOPPED:
-                lost = self._roster.leave(identity) or self._lost_workers.stop_watching(identity)
+                lost = self._roster.leave(identity) or self._loss_detector.stop_watching(identity)
                 for worker in lost:
                     worker.announced_end = True
             else:
                 gained = self._roster.record(identity, heartbeat, queue, now, self.period)
-                if identity in self._lost_workers.watched:
+                if identity in self._loss_detector.watched:
                     if identity in self._roster.identities:
-                        self._lost_workers.stop_watching(identity)
+                        self._loss_detector.stop_watching(identity)
                     elif heartbeat.state == notices.BEAT:
-                        self._lost_workers.watched[identity] = now
+                        self._loss_detector.watched[identity] = now
             self._changed.notify_all()
         self._notify(gained, lost)
         if gained and isinstance(identity, str):
@@ -300,7 +303,7 @@ class ProxyWorkerFinder:
                 for worker in workers.values():
                     worker.last_reply = last_reply
             elif self._expiry is not None:
-                self._lost_workers.watched[identity] = last_reply
+                self._loss_detector.watched[identity] = last_reply
 
     def record_echo(self) -> None:
         """Record an echo. After an outage, restart the grace periods of all workers."""
@@ -316,7 +319,7 @@ class ProxyWorkerFinder:
     def _restart_grace(self, now: float) -> None:
         with self._lock:
             self._roster.restart_grace(now)
-            self._lost_workers.restart_grace(now)
+            self._loss_detector.restart_grace(now)
 
     def clean(self) -> int:
         """Remove workers that are silent for too long.
@@ -329,16 +332,16 @@ class ProxyWorkerFinder:
         if self.reception.is_interrupted(now):
             return 0
         with self._lock:
-            silent = self._lost_workers.silent(self._roster, now, self.schedule.queried_since)
-            if not (silent or self._lost_workers.watched):
+            silent = self._loss_detector.silent(self._roster, now, self.schedule.queried_since)
+            if not (silent or self._loss_detector.watched):
                 return 0
         busy = self._consumed_topics(silent)
         with self._lock:
             for worker in self._roster:
                 if worker.topic in busy:  # Check it again after one period.
                     worker.last_seen = now - self._expiry + self.period
-            silent = self._lost_workers.silent(self._roster, now, self.schedule.queried_since)
-            lost = self._lost_workers.remove(self._roster, silent, now)
+            silent = self._loss_detector.silent(self._roster, now, self.schedule.queried_since)
+            lost = self._loss_detector.remove(self._roster, silent, now)
             if lost:
                 self._changed.notify_all()
         self._notify(set(), lost)

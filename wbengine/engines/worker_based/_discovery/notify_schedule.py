@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from wbengine.engines.worker_based._discovery.lost_workers import SILENT_PERIODS
+from wbengine.engines.worker_based._discovery.lost_worker_detection import SILENT_PERIODS
 
 #: Minimum interval between two NOTIFY of the engine, in seconds for each known worker.
 #: RELAXED_FACTOR multiplies the interval while no result is urgent.

@@ -21,7 +21,7 @@ LOG = logging.getLogger(__name__)
 SILENT_PERIODS: Final = 3
 
 
-class LostWorkers:
+class LossDetector:
     """Rules that declare silent workers lost, and the watched workers.
 
     A watched worker replied about a request, but never announced itself.
