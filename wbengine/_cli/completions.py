@@ -75,6 +75,6 @@ def workers(context: contexts.Context, incomplete: str) -> _Completions:
 def engines(context: contexts.Context, incomplete: str) -> _Completions:
     """Return the kinds of engines."""
     from wbengine._configuration import plugins
-    from wbengine.engines import _engine_kinds
+    from wbengine.engines import _engine_choice
 
-    return [(name, "") for name in plugins.names(_engine_kinds.ENGINES_NAMESPACE)]
+    return [(name, "") for name in plugins.names(_engine_choice.ENGINES_NAMESPACE)]

@@ -9,7 +9,6 @@ import os
 import sys
 import threading
 import time
-import urllib.parse
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -18,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Final
 from wbengine import exceptions, states
 from wbengine._cli import (
     errors,
-    fleets,
     output,
     standard_streams,
     stop_signals,
@@ -35,7 +33,7 @@ if TYPE_CHECKING:
     from wbengine.types.failure import Failure
     from wbengine.views.redaction import Redactor
 
-__all__ = ["Running", "engine_options", "explaining_interrupts"]
+__all__ = ["Running", "explaining_interrupts"]
 
 #: Maximum number of failures whose frames are printed at the end of a run.
 _MAX_TRACEBACKS: Final = 3
@@ -325,39 +323,3 @@ def _stored_state(context: Context, backend: persistence.Backend, uuid: str) -> 
     with contextlib.suppress(exceptions.WbengineException, errors.Failed):
         return store_access.call_in_time(context.settings, ask)
     return None
-
-
-def engine_options(context: Context, engine: str) -> dict[str, Any]:
-    """Return the settings that are options of this kind of engine.
-
-    If the engine uses a broker, this function also checks that the broker is reachable.
-
-    :raises Failed: if there is no such kind of engine.
-    :raises TransportFailure: if the broker is not reachable.
-    """
-    from wbengine._configuration import plugins
-    from wbengine.engines import _engine_kinds
-
-    settings = context.settings
-    with errors.failing(errors.USAGE, exceptions.NotFound, where="--engine"):
-        engine_class = plugins.find(_engine_kinds.ENGINES_NAMESPACE, engine.partition(":")[0])
-    known_options = engine_class.known_options() if hasattr(engine_class, "known_options") else ()
-    values = {
-        "url": settings.url,
-        "exchange": settings.exchange,
-        "transport": settings.transport,
-        "transport_options": dict(settings.transport_options) or None,
-        "ledger": settings.ledger,
-        "keys": settings.keys,
-    }
-    query_options = dict(urllib.parse.parse_qsl(engine.partition("?")[2]))
-    options = {
-        name: value
-        for name, value in values.items()
-        if name in known_options and value is not None and name not in query_options
-    }
-    if "keys" in options:
-        fleets.keys(settings)
-    if "url" in known_options:
-        fleets.check(settings, {**options, **query_options})
-    return options

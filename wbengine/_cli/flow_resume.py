@@ -17,6 +17,7 @@ from wbengine._cli import (
     confirmation,
     detaching,
     edit_options,
+    engine_options,
     engine_run,
     errors,
     flow_request,
@@ -524,7 +525,7 @@ def _loaded(
             errors.failing(errors.UNHEALTHY, ImportError, ValueError, where=action),
             standard_streams.aside(),
         ):
-            options = engine_run.engine_options(context, kind)
+            options = engine_options.from_settings(context, kind)
             loaded = make[operation](backend, row.uuid, engine=engine, **options, **arguments)
         loaded.suspends_on_difference = is_submitted
         yield loaded

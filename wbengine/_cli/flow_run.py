@@ -8,7 +8,15 @@ from typing import Any
 import click
 
 from wbengine import operations
-from wbengine._cli import base, common_options, engine_run, errors, standard_streams, store_access
+from wbengine._cli import (
+    base,
+    common_options,
+    engine_options,
+    engine_run,
+    errors,
+    standard_streams,
+    store_access,
+)
 from wbengine._cli import context as contexts
 from wbengine.engines._flow_inputs import JsonInputs
 
@@ -64,7 +72,7 @@ def command(
     if detach:
         store_access.check_outlives(context.settings)
     uuid = _uuid(flow_id)
-    options = engine_run.engine_options(context, engine)
+    options = engine_options.from_settings(context, engine)
     with (
         context.backend(upgrade=True, missing_ok=True, patient=True) as backend,
         engine_run.explaining_interrupts(context, backend, uuid),

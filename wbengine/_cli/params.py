@@ -69,10 +69,10 @@ def _duration(text: str) -> float:
 
 
 def _engine(text: str) -> str:
-    from wbengine.engines import _engine_kinds
+    from wbengine.engines import _engine_choice
 
     try:
-        _engine_kinds.check_engine_uri(text)
+        _engine_choice.check_engine_uri(text)
     except (exceptions.NotFound, TypeError) as error:
         raise ValueError(str(error)) from error
     return text

@@ -11,7 +11,7 @@ import click
 from wbengine._cli import (
     base,
     common_options,
-    engine_run,
+    engine_options,
     errors,
     exposed_files,
     log_output,
@@ -104,7 +104,7 @@ def command(
     if strict:
         exposed_files.refuse(context)
     store_access.check_outlives(context.settings, ", to which no other process can submit flows")
-    options = engine_run.engine_options(context, engine)
+    options = engine_options.from_settings(context, engine)
     declared = schedule_command.declared(context)
     with context.settings.failing("retention", ValueError):
         service.Retention.parse(context.settings.retention)

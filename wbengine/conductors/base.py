@@ -13,7 +13,7 @@ from typing import Any, Final
 from wbengine import engines, exceptions
 from wbengine._compat.types import entity
 from wbengine._introspection import object_names
-from wbengine.engines import _allowed, _engine_kinds
+from wbengine.engines import _allowed, _engine_choice
 from wbengine.jobs import base as jobs
 from wbengine.listeners import base as listeners
 from wbengine.persistence import base as persistence_base
@@ -58,7 +58,7 @@ class Conductor(abc.ABC):
                 f"persistence must be a Backend, got {type(persistence).__name__}; create one with"
                 " persistence.backends.fetch"
             )
-        _engine_kinds.check_engine(engine, engine_options or {})
+        _engine_choice.check_engine(engine, engine_options or {})
         self._name = object_names.check_length("Conductor name", name)
         self._jobboard = jobboard
         self._persistence = persistence

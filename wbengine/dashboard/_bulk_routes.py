@@ -25,7 +25,7 @@ from wbengine.dashboard import (
     _urls,
 )
 from wbengine.dashboard._app_state import AppState
-from wbengine.engines import _engine_kinds
+from wbengine.engines import _engine_choice
 from wbengine.operations import _bulk, _bulk_selection
 from wbengine.operations._operation import Choice, Operation, Parameter
 from wbengine.persistence._bulk import Bulk, BulkFlow
@@ -46,7 +46,7 @@ _FILTER: Final = {
     **_bulk_selection.FILTER,
     "properties": {
         **_bulk_selection.FILTER["properties"],
-        "engine": {"enum": plugins.names(_engine_kinds.ENGINES_NAMESPACE)},
+        "engine": {"enum": plugins.names(_engine_choice.ENGINES_NAMESPACE)},
     },
 }
 _SELECTION: Final[Mapping[str, Parameter]] = {

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from wbengine import states
 from wbengine._configuration import plugins
 from wbengine.dashboard import _http_errors
-from wbengine.engines import _engine_kinds
+from wbengine.engines import _engine_choice
 from wbengine.jobs import _places
 from wbengine.operations import _bulk_selection
 from wbengine.persistence import _listing as listings
@@ -39,7 +39,7 @@ _OPERATOR: Final = re.compile(r"\s*(<=|>=|=|<|>)\s*")
 
 def engine_kinds() -> list[str]:
     """Return the kinds of engines that can be selected, each with one name."""
-    names = plugins.names(_engine_kinds.ENGINES_NAMESPACE)
+    names = plugins.names(_engine_choice.ENGINES_NAMESPACE)
     return [name for name in names if listings.engine_names(name)[0] == name]
 
 

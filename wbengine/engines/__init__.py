@@ -17,7 +17,7 @@ from wbengine._imports import lazily
 if TYPE_CHECKING:
     from wbengine.engines._compilation import Compilation
     from wbengine.engines._differences import Difference
-    from wbengine.engines._engine_kinds import defaults
+    from wbengine.engines._engine_choice import defaults
     from wbengine.engines._loading import (
         arun,
         flow_from_detail,
@@ -54,7 +54,7 @@ __getattr__, __dir__ = lazily.lazy_attributes(
     {
         "._compilation": ("Compilation",),
         "._differences": ("Difference",),
-        "._engine_kinds": ("defaults",),
+        "._engine_choice": ("defaults",),
         "._loading": (
             "arun",
             "flow_from_detail",

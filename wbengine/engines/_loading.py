@@ -14,8 +14,8 @@ from wbengine import _payloads, exceptions
 from wbengine import storage as storage_module
 from wbengine._introspection import object_names
 from wbengine._text import durations
-from wbengine.engines import _allowed, _async_run, _engine_kinds, _flow_factories, base
-from wbengine.engines._engine_kinds import ENGINE_DEFAULT, ENGINES_NAMESPACE, defaults
+from wbengine.engines import _allowed, _async_run, _engine_choice, _flow_factories, base
+from wbengine.engines._engine_choice import ENGINE_DEFAULT, ENGINES_NAMESPACE, defaults
 from wbengine.engines._flow_inputs import JsonInputs
 from wbengine.engines._flow_inputs import read as read_inputs
 from wbengine.persistence import _macs, _sealed_fields, backends, models
@@ -171,9 +171,9 @@ def _load(
     inputs = _check_arguments(flow, store, flow_detail, book)
     with contextlib.ExitStack() as failing:
         open_backend = failing.enter_context(opened_backend(backend))
-        kind, given_options = _engine_kinds.kind_and_options(engine, options)
-        factory = _engine_kinds.find_kind(namespace, kind)
-        _engine_kinds.check_names(factory, given_options)
+        kind, given_options = _engine_choice.kind_and_options(engine, options)
+        factory = _engine_choice.find_kind(namespace, kind)
+        _engine_choice.check_names(factory, given_options)
         if inputs and open_backend is not None and open_backend.encodes:
             codec.pack(inputs, "store")
         detail = flow_detail
