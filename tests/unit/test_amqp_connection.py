@@ -17,8 +17,8 @@ import pytest
 from amqp import serialization
 
 from tests.unit.amqp_frames import delivered
-from wbengine.engines.worker_based._connections.amqp_connection import AmqpChannel, AmqpConnection
 from wbengine.transports import _amqp_frames as frames
+from wbengine.transports._amqp_connection import AmqpChannel, AmqpConnection
 from wbengine.transports._amqp_socket import AmqpSocket
 
 

@@ -59,7 +59,7 @@ PARTS: dict[str, tuple[str, ...]] = {
         f"{_WIRE}._messages.requests:RequestMessage.from_message",
         f"{_WIRE}._messages.replies:Reply.from_message",
         f"{_WIRE}._messages.replies:Reply.value",
-        f"{_WIRE}._connections.amqp_connection:AmqpConnection.read",
+        "wbengine.transports._amqp_connection:AmqpConnection.read",
         "wbengine.transports._broker:Consumer.hold",
         "wbengine.transports._redis:RedisBroker._process_wait",
     ),
@@ -120,7 +120,7 @@ PARTS: dict[str, tuple[str, ...]] = {
         "wbengine.transports._redis_wait:BlockingWait._ready",
         "wbengine.transports._amqp_socket:AmqpSocket.flush",
         "wbengine.transports._amqp_socket:AmqpSocket.fill",
-        f"{_WIRE}._connections.amqp_connection:AmqpConnection._poll_for",
+        "wbengine.transports._amqp_connection:AmqpConnection._poll_for",
         "wbengine.transports._folder:Folder._do",
         "wbengine.transports._fifos:notify",
         "wbengine.transports._fifos:QueueFifos.wait",
@@ -137,7 +137,7 @@ WAITS = {
 #: Waits for a message of the other process.
 RECEIVES = frozenset({
     "wbengine.transports._redis_wait:BlockingWait._ready",
-    f"{_WIRE}._connections.amqp_connection:AmqpConnection._poll_for",
+    "wbengine.transports._amqp_connection:AmqpConnection._poll_for",
     "wbengine.transports._fifos:QueueFifos.wait",
 })  # fmt: skip
 #: Function that publishes -> the call in it that sends the message.

@@ -19,7 +19,7 @@ from wbengine.transports import _safe_message
 from wbengine.transports._broker import Broker, Consumer
 
 if TYPE_CHECKING:
-    from wbengine.engines.worker_based._connections import amqp_connection
+    from wbengine.transports._amqp_connection import AmqpChannel, AmqpConnection
     from wbengine.transports._amqp_frames import Delivery
 
 LOG = logging.getLogger(__name__)
@@ -221,13 +221,13 @@ class AmqpPrefetcher(KombuPrefetcher):
     def __init__(self, queues: Sequence[str], slots: int) -> None:
         super().__init__(queues, slots)
         #: The channel for acknowledgements, thread-safe; None if it is closed.
-        self.amqp: amqp_connection.AmqpChannel | None = None
+        self.amqp: AmqpChannel | None = None
         # The last message of each consumer, by its tag.
         self._last_by_consumer: dict[str, Any] = {}
         self._arrived: set[Any] = set()
         self._must_poll = False
 
-    def _open(self, connection: amqp_connection.AmqpConnection) -> Any:
+    def _open(self, connection: AmqpConnection) -> Any:
         assert self._layout is not None
         self.amqp = connection.channel(self._layout.exchange.name)
         return self.amqp.raw

@@ -20,7 +20,7 @@ from wbengine.engines.worker_based._connections.outgoing import OutgoingMessage,
 from wbengine.transports import _amqp_frames as frames
 
 if TYPE_CHECKING:
-    from wbengine.engines.worker_based._connections import amqp_connection
+    from wbengine.transports._amqp_connection import AmqpChannel
 
 LOG: Final = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class PublisherConfirms:
 
     def __init__(
         self,
-        channel: amqp_connection.AmqpChannel,
+        channel: AmqpChannel,
         layout: topology.Topology,
         settle: Callable[[list[Sent]], None],
         window: int,
@@ -225,7 +225,7 @@ class ReplyPublisher:
 
     def __init__(
         self,
-        channel: amqp_connection.AmqpChannel,
+        channel: AmqpChannel,
         layout: topology.Topology,
         send: Callable[[OutgoingMessage], None],
         since: float = 0.0,

@@ -15,7 +15,6 @@ import kombu
 from wbengine import exceptions as exc
 from wbengine import transports
 from wbengine.engines.worker_based._connections import (
-    amqp_connection,
     connecting,
     prefetcher,
     publisher_confirms,
@@ -24,6 +23,7 @@ from wbengine.engines.worker_based._connections import (
 from wbengine.engines.worker_based._connections.outgoing import DeliveryHooks, OutgoingMessage
 from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.transports import _safe_message
+from wbengine.transports._amqp_connection import AmqpConnection
 from wbengine.transports._broker import MAX_BATCH_BYTES, Broker, Consumer
 
 #: Seconds after which queues are declared again: a cleaner of temporary files may have removed
@@ -298,7 +298,7 @@ class AmqpReceiver(KombuReceiver):
         refused: Counter[str],
     ) -> None:
         super().__init__(connection, target, layout, work, refused)
-        self._amqp = amqp_connection.AmqpConnection(connection)
+        self._amqp = AmqpConnection(connection)
         # Delivered messages that are not passed on yet, and their size in bytes.
         self._inbox: deque[tuple[Consume, Any]] = deque()
         self._inbox_bytes = 0
