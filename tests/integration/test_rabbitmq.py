@@ -22,7 +22,7 @@ from tests.support import brokers, outgoing, python, tcp_proxy
 from tests.support.waiting import RECONNECTED
 from tests.support.workers import REPOSITORY, until
 from wbengine import exceptions as exc
-from wbengine.engines.worker_based._connections import consumer_loop, prefetcher, publisher_confirms
+from wbengine.engines.worker_based._connections import amqp_confirms, consumer_loop, prefetcher
 from wbengine.engines.worker_based._connections import receiver as receivers
 from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.engines.worker_based._messages import headers as hd
@@ -197,7 +197,7 @@ def test_reply_survives_connection_loss_while_its_queue_is_declared(
 def test_unconfirmed_message_does_not_count_as_sent(
     through: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(publisher_confirms, "CONFIRM_TIMEOUT_SECONDS", 1.0)
+    monkeypatch.setattr(amqp_confirms, "CONFIRM_TIMEOUT_SECONDS", 1.0)
     url, between = through
     reports: list[str] = []
     with Client(url, "a").running() as a, Client(url, "b").running() as b:

@@ -14,7 +14,7 @@ import pytest
 from tests.integration.rabbitmq_clients import Client, ReplyingWorker
 from tests.support import brokers, python, sample_tasks, workers
 from tests.support.workers import until
-from wbengine.engines.worker_based._connections import publisher_confirms
+from wbengine.engines.worker_based._connections import amqp_confirms
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_engine_receives_waiting_messages_while_publishing_is_blocked(starved: A
 def test_messages_published_during_alarm_arrive_once_after_it_ends(
     starved: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(publisher_confirms, "CONFIRM_TIMEOUT_SECONDS", 0.5)
+    monkeypatch.setattr(amqp_confirms, "CONFIRM_TIMEOUT_SECONDS", 0.5)
     server, url = starved
     confirmed: list[int] = []
     with Client(url, "e").running() as e, Client(url, "w").running() as w:

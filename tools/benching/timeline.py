@@ -45,7 +45,7 @@ PARTS: dict[str, tuple[str, ...]] = {
         f"{_WIRE}.protocol:Request.encode",
         "wbengine._text.json_text:encode",
         f"{_WIRE}._messages.replies:ReplyFactory.succeeded",
-        f"{_WIRE}._connections.publisher_confirms:PublisherConfirms.prepare",
+        f"{_WIRE}._connections.amqp_confirms:PublisherConfirms.prepare",
         f"{_WIRE}._connections.outgoing:OutgoingMessage.encode",
         "wbengine.transports._redis:RedisBroker.publish_with",
     ),
@@ -91,7 +91,7 @@ PARTS: dict[str, tuple[str, ...]] = {
         f"{_WIRE}._connections.receiver:BrokerReceiver.drain",
         f"{_WIRE}._connections.receiver:AmqpReceiver.drain",
         f"{_WIRE}._connections.amqp_sender:AmqpSender._publish",
-        f"{_WIRE}._connections.publisher_confirms:ReplyPublisher.answer",
+        f"{_WIRE}._connections.amqp_confirms:ReplyPublisher.answer",
         "wbengine.transports._filesystem:FileBroker._publish",
         "wbengine.transports._filesystem:FileBroker._finish_part",
         "wbengine.transports._filesystem:FileBroker.take_many",
@@ -148,7 +148,7 @@ SENDS = {
     f"{_WIRE}._connections.amqp_sender:AmqpSender._publish": (
         "wbengine.transports._amqp_socket:AmqpSocket.flush"
     ),
-    f"{_WIRE}._connections.publisher_confirms:ReplyPublisher.answer": (
+    f"{_WIRE}._connections.amqp_confirms:ReplyPublisher.answer": (
         "wbengine.transports._amqp_socket:AmqpSocket.flush"
     ),
     "wbengine.transports._filesystem:FileBroker._publish": "wbengine.transports._fifos:notify",

@@ -13,13 +13,13 @@ from wbengine import exceptions as exc
 from wbengine import transports
 from wbengine._concurrency.crash_points import crashpoint
 from wbengine.engines.worker_based._connections import topology
-from wbengine.engines.worker_based._connections.outgoing import OutgoingMessage, by_hooks
-from wbengine.engines.worker_based._connections.publisher_confirms import (
+from wbengine.engines.worker_based._connections.amqp_confirms import (
     MAX_UNCONFIRMED,
     PublisherConfirms,
     Sent,
     refuses,
 )
+from wbengine.engines.worker_based._connections.outgoing import OutgoingMessage, by_hooks
 from wbengine.engines.worker_based._connections.sender import Sender, call
 from wbengine.transports import _reasons
 from wbengine.transports._amqp_connection import AmqpConnection

@@ -16,6 +16,7 @@ from wbengine import transports
 from wbengine._concurrency import conditions
 from wbengine._concurrency.crash_points import crashpoint
 from wbengine.engines.worker_based._connections import connecting, topology
+from wbengine.engines.worker_based._connections.amqp_confirms import refuses
 from wbengine.engines.worker_based._connections.outgoing import DeliveryHooks, OutgoingMessage
 from wbengine.engines.worker_based._connections.prefetcher import (
     AmqpPrefetcher,
@@ -23,7 +24,6 @@ from wbengine.engines.worker_based._connections.prefetcher import (
     KombuPrefetcher,
     Prefetcher,
 )
-from wbengine.engines.worker_based._connections.publisher_confirms import refuses
 from wbengine.engines.worker_based._connections.receiver import (
     AmqpReceiver,
     BrokerReceiver,

@@ -15,9 +15,9 @@ import kombu
 from wbengine import exceptions as exc
 from wbengine import transports
 from wbengine.engines.worker_based._connections import (
+    amqp_confirms,
     connecting,
     prefetcher,
-    publisher_confirms,
     topology,
 )
 from wbengine.engines.worker_based._connections.outgoing import DeliveryHooks, OutgoingMessage
@@ -56,7 +56,7 @@ class Receiver(abc.ABC):
 
     wake: Callable[[], None] | None = None
     #: Publishes replies; only with RabbitMQ.
-    replies: publisher_confirms.ReplyPublisher | None = None
+    replies: amqp_confirms.ReplyPublisher | None = None
     #: Whether the broker currently reads nothing from this connection.
     is_blocked = False
 
@@ -316,7 +316,7 @@ class AmqpReceiver(KombuReceiver):
         assert isinstance(work, prefetcher.AmqpPrefetcher)
         # For TaskFlow's peers, publishing may first need a request to the broker.
         if work.amqp is not None and not self._layout.interop:
-            self.replies = publisher_confirms.ReplyPublisher(
+            self.replies = amqp_confirms.ReplyPublisher(
                 work.amqp, self._layout, self._send, replies_from
             )
 
