@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from wbengine.engines.worker_based import proxy
-from wbengine.engines.worker_based._connections import prefetcher
+from wbengine.engines.worker_based._connections import amqp_receiver
 
 
 class Broken:
@@ -34,7 +34,7 @@ class Side(proxy.Proxy):
     def __init__(self) -> None:
         super().__init__("me", "x", url="amqp://localhost")
         self.consumer.consume_shared(["q"], 2)
-        assert isinstance(self.consumer.work, prefetcher.AmqpPrefetcher)
+        assert isinstance(self.consumer.work, amqp_receiver.AmqpPrefetcher)
         self.work = self.consumer.work
         self.work.channel = Broken()
         self.messages = [Delivered(), Delivered()]

@@ -89,7 +89,7 @@ PARTS: dict[str, tuple[str, ...]] = {
         f"{_WIRE}.proxy:Proxy._on_message",
         f"{_WIRE}._connections.consumer_loop:ConsumerLoop.answer",
         f"{_WIRE}._connections.receiver:BrokerReceiver.drain",
-        f"{_WIRE}._connections.receiver:AmqpReceiver.drain",
+        f"{_WIRE}._connections.amqp_receiver:AmqpReceiver.drain",
         f"{_WIRE}._connections.amqp_sender:AmqpSender._publish",
         f"{_WIRE}._connections.amqp_confirms:ReplyPublisher.answer",
         "wbengine.transports._filesystem:FileBroker._publish",

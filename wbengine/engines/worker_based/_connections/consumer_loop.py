@@ -17,15 +17,14 @@ from wbengine._concurrency import conditions
 from wbengine._concurrency.crash_points import crashpoint
 from wbengine.engines.worker_based._connections import connecting, topology
 from wbengine.engines.worker_based._connections.amqp_confirms import refuses
+from wbengine.engines.worker_based._connections.amqp_receiver import AmqpPrefetcher, AmqpReceiver
 from wbengine.engines.worker_based._connections.outgoing import DeliveryHooks, OutgoingMessage
 from wbengine.engines.worker_based._connections.prefetcher import (
-    AmqpPrefetcher,
     BrokerPrefetcher,
     KombuPrefetcher,
     Prefetcher,
 )
 from wbengine.engines.worker_based._connections.receiver import (
-    AmqpReceiver,
     BrokerReceiver,
     KombuReceiver,
     Receiver,

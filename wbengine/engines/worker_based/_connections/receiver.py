@@ -6,25 +6,22 @@ import abc
 import contextlib
 import math
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import kombu
 
 from wbengine import exceptions as exc
 from wbengine import transports
-from wbengine.engines.worker_based._connections import (
-    amqp_confirms,
-    connecting,
-    prefetcher,
-    topology,
-)
+from wbengine.engines.worker_based._connections import connecting, prefetcher, topology
 from wbengine.engines.worker_based._connections.outgoing import DeliveryHooks, OutgoingMessage
 from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.transports import _safe_message
-from wbengine.transports._amqp_connection import AmqpConnection
-from wbengine.transports._broker import MAX_BATCH_BYTES, Broker, Consumer
+from wbengine.transports._broker import Broker, Consumer
+
+if TYPE_CHECKING:
+    from wbengine.engines.worker_based._connections.amqp_confirms import ReplyPublisher
 
 #: Seconds after which queues are declared again: a cleaner of temporary files may have removed
 #: them, or a broker after days without use.
@@ -39,7 +36,8 @@ DECLARE_PAUSE_SECONDS: Final = 1.0
 ECHO_AFTER_SECONDS: Final = 10.0
 DEAF_AFTER_SECONDS: Final = 15.0
 
-_OWN_TAG: Final = "own"
+#: Consumer tag of the private queue.
+OWN_TAG: Final = "own"
 
 #: Type of the message that a consumer sends to itself.
 PING: Final = "WBE_PING"
@@ -56,7 +54,7 @@ class Receiver(abc.ABC):
 
     wake: Callable[[], None] | None = None
     #: Publishes replies; only with RabbitMQ.
-    replies: amqp_confirms.ReplyPublisher | None = None
+    replies: ReplyPublisher | None = None
     #: Whether the broker currently reads nothing from this connection.
     is_blocked = False
 
@@ -280,110 +278,6 @@ class KombuReceiver(Receiver):
 
     def close(self) -> None:
         self._work.end()
-
-
-class AmqpReceiver(KombuReceiver):
-    """Consumes from RabbitMQ.
-
-    Messages are passed on after a read: publishing or acknowledging during a read would
-    misdirect frames.
-    """
-
-    def __init__(
-        self,
-        connection: kombu.Connection,
-        target: transports.Target,
-        layout: topology.Topology,
-        work: prefetcher.AmqpPrefetcher,
-        refused: Counter[str],
-    ) -> None:
-        super().__init__(connection, target, layout, work, refused)
-        self._amqp = AmqpConnection(connection)
-        # Delivered messages that are not passed on yet, and their size in bytes.
-        self._inbox: deque[tuple[Consume, Any]] = deque()
-        self._inbox_bytes = 0
-        self.wake = self._amqp.wake_up
-
-    def _begin(self, on_own: Consume, on_work: Consume, replies_from: float) -> None:
-        channel = self._amqp.channel()
-        self.channel = channel.raw
-        self._own = self._layout.declare_own(self.channel)
-        channel.consume(
-            self._own.name, _OWN_TAG, lambda message: self._enqueue_own(on_own, message)
-        )
-        work = self._work
-        work.begin(self._amqp, self._layout, lambda message: self._enqueue(on_work, message))
-        assert isinstance(work, prefetcher.AmqpPrefetcher)
-        # For TaskFlow's peers, publishing may first need a request to the broker.
-        if work.amqp is not None and not self._layout.interop:
-            self.replies = amqp_confirms.ReplyPublisher(
-                work.amqp, self._layout, self._send, replies_from
-            )
-
-    def _enqueue(self, handle: Consume, message: Any) -> None:
-        self._inbox.append((handle, message))
-        self._inbox_bytes += len(message.body)
-
-    def _enqueue_own(self, handle: Consume, message: Any) -> None:
-        # Several messages arrive only while an AMQP method waits for its reply.
-        if self._inbox and self._inbox_bytes + len(message.body) > MAX_BATCH_BYTES:
-            message.requeue()
-        else:
-            self._enqueue(handle, message)
-
-    def _next(self) -> tuple[Consume, Any]:
-        handle, message = self._inbox.popleft()
-        self._inbox_bytes -= len(message.body)
-        return handle, message
-
-    @property
-    def is_blocked(self) -> bool:  # type: ignore[override]
-        return self._amqp.is_blocked
-
-    def drain(self, timeout: float) -> None:
-        assert self._echo is not None
-        due = self._echo.next_due()
-        if self._work.queues:
-            due = min(due, self._work.next_due() or due)
-            self._work.blocked = self.is_blocked
-        timeout = min(timeout, max(0.001, due - time.monotonic()))
-        receive = self._amqp.receive if self.replies is None else self.replies.confirms.read
-        receive(0 if self._inbox else timeout)
-        if self._inbox:
-            with self._amqp.together():
-                while self._inbox:
-                    handle, message = self._next()
-                    handle(message)
-
-    def together(self) -> contextlib.AbstractContextManager[None]:
-        return self._amqp.together()
-
-    def delete_private_queue(self, name: str) -> None:
-        if not self._layout.interop:
-            self._layout.delete_private_queue(self._connection, name)
-
-    def _stop(self) -> None:
-        while self._inbox:  # These were delivered, but not passed on.
-            _, message = self._next()
-            message.requeue()
-        self.channel.basic_cancel(_OWN_TAG)
-
-    def end(self, remove: bool) -> None:
-        if self.is_blocked:
-            return  # The broker would not read the commands.
-        super().end(remove)
-        # The broker regards a queue as empty if all its messages are delivered.
-        self._layout.delete_unused(self._connection, () if self._work.held else self._work.queues)
-
-    def drop(self) -> None:
-        self._amqp.drop()
-
-    def close(self) -> None:
-        self._inbox.clear()
-        super().close()
-        if self.replies is not None:
-            self.replies.close()
-        self._amqp.close()
 
 
 class _Pinging(DeliveryHooks):

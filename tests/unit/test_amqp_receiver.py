@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from wbengine.engines.worker_based._connections import prefetcher
+from wbengine.engines.worker_based._connections import amqp_receiver
 
 
 class Channel:
@@ -38,7 +38,7 @@ class Message:
         self.delivery_info = {"consumer_tag": tag}
 
 
-class Consuming(prefetcher.AmqpPrefetcher):
+class Consuming(amqp_receiver.AmqpPrefetcher):
     """Consumes the queues `first` and `second`."""
 
     def __init__(self) -> None:
