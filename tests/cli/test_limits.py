@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Command
-from wbengine._limits import shared_accounts
-from wbengine._limits.permit_rules import PermitRequest
+from wbengine._limits import account_stores
+from wbengine._limits.permit_sharing import PermitRequest
 from wbengine._tasks.limit_attributes import Quota
 from wbengine.persistence import backends
 
 FOUR = Quota("100/m", 0.6, 4)
 
 
-def take(store: shared_accounts.Store) -> None:
+def take(store: account_stores.Store) -> None:
     store.settle({"shop.call[eve]": (FOUR, [PermitRequest("f1", 1, 2, 0, 60)])})
     store.settle({"shop.call[eve]": (FOUR, [PermitRequest("f2", 1, 1, 30, 60)])})
     store.settle({"gone": (FOUR, [PermitRequest("f3", 1, 1, 0, 0.001)])})
@@ -24,7 +24,7 @@ def take(store: shared_accounts.Store) -> None:
 def test_limits_of_the_store_are_listed(wbengine: Command, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/limits.db"
     with backends.backend(url) as backend:
-        take(shared_accounts.store_of(backend))
+        take(account_stores.store_of(backend))
     answer = wbengine("limits", "--persistence", url)
     assert answer.code == 0
     head, line = answer.out.splitlines()
@@ -41,7 +41,7 @@ def test_limits_of_the_store_are_listed(wbengine: Command, tmp_path: Path) -> No
 
 
 def test_limits_of_a_redis_are_listed(wbengine: Command, redis_url: str) -> None:
-    take(shared_accounts.store_of(redis_url))
+    take(account_stores.store_of(redis_url))
     answer = wbengine("limits", "--redis", redis_url)
     assert answer.code == 0 and answer.out.splitlines()[1].split()[:2] == [
         "shop.call[eve]",
@@ -57,7 +57,7 @@ def test_url_that_is_not_redis_is_refused(wbengine: Command) -> None:
 def test_changed_limit_is_listed_with_user_and_time(wbengine: Command, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/limits.db"
     with backends.backend(url) as backend:
-        take(shared_accounts.store_of(backend))
+        take(account_stores.store_of(backend))
     options = ("--persistence", url)
     answer = wbengine("limits", "set", "shop.call", "5/s", "--reason", "slow shop", *options)
     assert (answer.code, answer.out.splitlines()[0]) == (0, "shop.call: 5/s")
@@ -96,7 +96,7 @@ def test_limit_in_a_redis_is_changed_without_a_store(
 def test_unused_limit_is_changed_with_a_remark(wbengine: Command, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/limits.db"
     with backends.backend(url) as backend:
-        take(shared_accounts.store_of(backend))
+        take(account_stores.store_of(backend))
     answer = wbengine("limits", "set", "shop.cal", "5/s", "--persistence", url)
     assert answer.code == 0
     assert "no running flow uses limit 'shop.cal' (did you mean 'shop.call'" in answer.err
@@ -133,9 +133,7 @@ def test_used_units_of_last_period_are_listed(wbengine: Command, tmp_path: Path)
     url = f"sqlite:///{tmp_path}/limits.db"
     with backends.backend(url) as backend:
         request = PermitRequest("f", 1, 0, 2, 60, (40_000.0, 60_000.0))
-        shared_accounts.store_of(backend).settle(
-            {"tokens": (Quota("90000/m", 1 / 1500), [request])}
-        )
+        account_stores.store_of(backend).settle({"tokens": (Quota("90000/m", 1 / 1500), [request])})
     _, line = wbengine("limits", "--persistence", url).out.splitlines()
     assert line.split()[:7] == ["tokens", "90000/m", "-", "1", "40,000", "1", "1"]
     (limit,) = wbengine("limits", "--persistence", url, "--json").json["limits"]

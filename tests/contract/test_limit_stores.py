@@ -12,9 +12,9 @@ import sqlalchemy as sa
 
 from tests.support.waiting import until
 from wbengine import exceptions
-from wbengine._limits import RedisStore, SQLStore, shared_accounts, sql_accounts
+from wbengine._limits import RedisStore, SQLStore, account_stores, sql_accounts
 from wbengine._limits.limit_changes import LimitChange
-from wbengine._limits.permit_rules import PermitRequest
+from wbengine._limits.permit_sharing import PermitRequest
 from wbengine._tasks.limit_attributes import Quota
 from wbengine.persistence import backends
 
@@ -25,33 +25,33 @@ dialects = pytest.mark.parametrize("store", [*KINDS, "folder", "mariadb_url"], i
 
 
 @pytest.fixture(params=KINDS)
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[shared_accounts.Store]:
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[account_stores.Store]:
     kind = request.param
     if kind == "memory":
-        yield shared_accounts.MemoryStore()
+        yield account_stores.MemoryStore()
         return
     local = {"sqlite": f"sqlite:///{tmp_path}/flows.db", "folder": f"dir://{tmp_path}/flows"}
     url = local.get(kind) or request.getfixturevalue(kind)
     if kind == "redis_url":
-        with contextlib.closing(shared_accounts.store_of(url)) as limit_store:
+        with contextlib.closing(account_stores.store_of(url)) as limit_store:
             assert isinstance(limit_store, RedisStore)
             yield limit_store
         return
     with backends.backend(url) as backend:
-        limit_store = shared_accounts.store_of(backend)
+        limit_store = account_stores.store_of(backend)
         assert isinstance(limit_store, SQLStore)
         yield limit_store
 
 
 def request_permits(
-    store: shared_accounts.Store, flow: str, held: int, wanted: int, seconds: float = 15
+    store: account_stores.Store, flow: str, held: int, wanted: int, seconds: float = 15
 ) -> int:
     wants = (THREE, [PermitRequest(flow, 1, held, wanted, seconds)])
     return len(store.settle({"Ä limit": wants})["Ä limit"].permits.get(flow, ()))
 
 
 @dialects
-def test_permits_are_granted_and_released(store: shared_accounts.Store) -> None:
+def test_permits_are_granted_and_released(store: account_stores.Store) -> None:
     assert store.all() == {}
     assert request_permits(store, "a", 0, 2) == 2
     assert request_permits(store, "b", 0, 2) == 1
@@ -65,7 +65,7 @@ def test_permits_are_granted_and_released(store: shared_accounts.Store) -> None:
 
 
 def test_expired_accounts_are_deleted(
-    store: shared_accounts.Store, monkeypatch: pytest.MonkeyPatch
+    store: account_stores.Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A released rate limit stores the time of the next permit until that has passed."""
     monkeypatch.setattr(sql_accounts, "_SWEEP_SECONDS", 0.0)
@@ -81,7 +81,7 @@ def test_expired_accounts_are_deleted(
 
 
 @dialects
-def test_change_replaces_quota_of_the_code(store: shared_accounts.Store) -> None:
+def test_change_replaces_quota_of_the_code(store: account_stores.Store) -> None:
     assert store.changes() == {}
     assert request_permits(store, "a", 0, 2) == 2
     store.change(LimitChange("Ä limit", "1/h", 5, "new contract", "ann", 7.5))
@@ -95,7 +95,7 @@ def test_change_replaces_quota_of_the_code(store: shared_accounts.Store) -> None
 
 
 @dialects
-def test_second_change_keeps_values_that_it_does_not_name(store: shared_accounts.Store) -> None:
+def test_second_change_keeps_values_that_it_does_not_name(store: account_stores.Store) -> None:
     first = LimitChange("shop", "5/s", None, "new contract", "ann", 7.5)
     store.change(first)
     store.change(LimitChange("Shop[Ä]", None, 3))
@@ -109,7 +109,7 @@ def test_second_change_keeps_values_that_it_does_not_name(store: shared_accounts
 
 
 @dialects
-def test_several_limits_are_settled_in_one_call(store: shared_accounts.Store) -> None:
+def test_several_limits_are_settled_in_one_call(store: account_stores.Store) -> None:
     names = [f"limit {number}" for number in range(450)]
     wants = {name: (THREE, [PermitRequest("a", 1, 0, 5, 15)]) for name in names}
     answers = store.settle(wants)
@@ -121,7 +121,7 @@ def test_several_limits_are_settled_in_one_call(store: shared_accounts.Store) ->
 
 
 @dialects
-def test_concurrent_requests_never_exceed_limit(store: shared_accounts.Store) -> None:
+def test_concurrent_requests_never_exceed_limit(store: account_stores.Store) -> None:
     gate, given, errors = threading.Barrier(8), [], []
 
     def want(number: int) -> None:
@@ -148,7 +148,7 @@ def test_concurrent_requests_never_exceed_limit(store: shared_accounts.Store) ->
     assert not errors and max(maxima) <= 3 and given
 
 
-def test_permits_expire_by_clock_of_store(store: shared_accounts.Store) -> None:
+def test_permits_expire_by_clock_of_store(store: account_stores.Store) -> None:
     assert request_permits(store, "dead", 0, 3, seconds=0.2) == 3
     gate = threading.Event()
     for _ in range(100):
@@ -171,7 +171,7 @@ def test_damaged_account_is_reset_and_logged(
     text: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with backends.backend(f"sqlite:///{tmp_path}/flows.db") as backend:
-        store = shared_accounts.store_of(backend)
+        store = account_stores.store_of(backend)
         request_permits(store, "a", 0, 1)
         with sa.create_engine(f"sqlite:///{tmp_path}/flows.db").begin() as raw:
             raw.execute(sa.text("UPDATE wbe_limits SET account = :text"), {"text": text})
@@ -180,16 +180,16 @@ def test_damaged_account_is_reset_and_logged(
 
 
 def test_unreachable_redis_raises_storage_failure() -> None:
-    store = shared_accounts.store_of("redis://127.0.0.1:1/0")
+    store = account_stores.store_of("redis://127.0.0.1:1/0")
     with pytest.raises(exceptions.StorageFailure, match="limits in Redis failed"):
         request_permits(store, "a", 0, 1)
 
 
 def test_url_of_limits_must_be_redis() -> None:
     with pytest.raises(ValueError, match="got 'amqp://x'; by default, limits are in the store"):
-        shared_accounts.check_url("amqp://x")
+        account_stores.check_url("amqp://x")
     with pytest.raises(ValueError, match="did you mean 'redis'"):
-        shared_accounts.check_url("redis+sentinel://x")
+        account_stores.check_url("redis+sentinel://x")
     with pytest.raises(ValueError, match="in a password as %2F %3F %23"):
-        shared_accounts.check_url("redis://:hu/sh@h")
-    assert shared_accounts.check_url("redis+socket:///tmp/s") == "unix:///tmp/s"
+        account_stores.check_url("redis://:hu/sh@h")
+    assert account_stores.check_url("redis+socket:///tmp/s") == "unix:///tmp/s"

@@ -11,9 +11,9 @@ import pytest
 from tests.dashboard import story
 from tests.dashboard.conftest import site
 from tests.dashboard.forms import send, token_in
-from wbengine._limits import shared_accounts
+from wbengine._limits import account_stores
 from wbengine._limits.limit_changes import LimitChange
-from wbengine._limits.permit_rules import PermitRequest
+from wbengine._limits.permit_sharing import PermitRequest
 from wbengine._tasks.limit_attributes import Quota
 from wbengine.persistence import backends
 
@@ -26,7 +26,7 @@ class Store:
 
     def __init__(self, backend: Any) -> None:
         self.backend = backend
-        self.limits = shared_accounts.store_of(backend)
+        self.limits = account_stores.store_of(backend)
         requests = [PermitRequest("f1", 1, 2, 7, 60)]
         self.limits.settle({NAME: (Quota("100/m", 0.6, 4), requests)})
 

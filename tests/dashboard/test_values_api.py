@@ -10,8 +10,8 @@ from starlette.testclient import TestClient
 from tests.dashboard import story
 from tests.dashboard.conftest import FILE, TOKENS, client
 from wbengine import exceptions, operations, task
-from wbengine._limits import shared_accounts
-from wbengine._limits.permit_rules import PermitRequest
+from wbengine._limits import account_stores
+from wbengine._limits.permit_sharing import PermitRequest
 from wbengine._tasks.limit_attributes import Quota
 from wbengine.dashboard import parse_users
 from wbengine.patterns import linear_flow
@@ -147,7 +147,7 @@ def test_failed_flow_is_exported_with_its_failure() -> None:
 
 def test_limits_are_listed_in_pages(tmp_path: Any) -> None:
     with backends.backend(f"sqlite:///{tmp_path}/flows.db") as backend:
-        store = shared_accounts.store_of(backend)
+        store = account_stores.store_of(backend)
         quota = Quota("100/m", 0.6, 4)
         for name in ("a", "b"):
             for number in range(2):

@@ -21,7 +21,7 @@ from tests.support.held_tasks import HeldTasks
 from tests.support.limited_tasks import ENDLESS, RELEASED, RUNS, flow, one_each, three, twenty
 from tests.support.waiting import until
 from wbengine import engines, exceptions, retry, states, task
-from wbengine._limits import SQLStore, shared_accounts
+from wbengine._limits import SQLStore, account_stores
 from wbengine._limits.limit_changes import LimitChange
 from wbengine._tasks import functors
 from wbengine.patterns import linear_flow, unordered_flow
@@ -133,8 +133,8 @@ def test_raised_rate_of_hours_starts_waiting_tasks_within_seconds(
     assert len(RUNS.began) == 10 and time.monotonic() < changed + 60
 
 
-def store_of(limit_store: dict[str, Any]) -> shared_accounts.Store:
-    return shared_accounts.store_of(limit_store.get("limits") or limit_store.get("backend"))
+def store_of(limit_store: dict[str, Any]) -> account_stores.Store:
+    return account_stores.store_of(limit_store.get("limits") or limit_store.get("backend"))
 
 
 def test_small_flow_gets_its_share_of_permits_beside_a_large_flow(store: base.Backend) -> None:
@@ -590,7 +590,7 @@ def test_running_tasks_of_dead_engine_take_permits_without_waiting(
 
 def held_permits(store: base.Backend, limit: str) -> dict[str, int]:
     """Return the number of permits of each flow."""
-    accounts = shared_accounts.store_of(store).all()
+    accounts = account_stores.store_of(store).all()
     if limit not in accounts:  # Its first flow has not begun.
         return {}
     account, now = accounts[limit]
@@ -752,6 +752,6 @@ def test_limits_url_other_than_redis_is_rejected(url: str, told: str) -> None:
 
 def test_unknown_option_of_limits_url_is_rejected() -> None:
     with pytest.raises(ValueError, match=r"'socket_timout' of limits .*'socket_timeout'"):
-        shared_accounts.store_of("redis://127.0.0.1:1/0?socket_timout=3")
+        account_stores.store_of("redis://127.0.0.1:1/0?socket_timout=3")
     known = "redis://127.0.0.1:1/0?socket_timeout=3&max_connections=2&client_name=me"
-    shared_accounts.store_of(known).close()
+    account_stores.store_of(known).close()

@@ -18,9 +18,9 @@ from tests.support.parking import conducting
 from tests.support.parking import dialects as on_all_dialects
 from tests.support.waiting import until
 from wbengine import engines, operations, states
-from wbengine._limits import shared_accounts
+from wbengine._limits import account_stores
 from wbengine._limits.limit_changes import LimitChange
-from wbengine._limits.permit_rules import KEPT_SECONDS, Account, PermitRequest
+from wbengine._limits.permit_sharing import KEPT_SECONDS, Account, PermitRequest
 from wbengine._sql import dialects
 from wbengine._tasks.limit_attributes import Quota
 from wbengine._text import rates
@@ -234,7 +234,7 @@ def test_raised_limit_starts_flows_that_wait(store: persistence.Backend) -> None
     handles = [submit(store, "a") for _ in range(4)]
     with conducting(store, most=2) as (_, parked):
         until(lambda: {handle.id for handle in handles} <= set(parked))
-        limits = shared_accounts.store_of(store)
+        limits = account_stores.store_of(store)
         limits.change(LimitChange("flow tenant_work", concurrency=3))
         until(lambda: len(begun(store, handles)) == 3)
 
@@ -249,7 +249,7 @@ def test_permits_of_a_dead_process_become_free(store: persistence.Backend) -> No
     """Its permits expire. No event tells this, so a conductor has to compare."""
     quota = Quota(None, None, 1)
     dead = PermitRequest("gone", 1, 1, 0, 1.5)
-    shared_accounts.store_of(store).settle({"flow tenant_work[a]": (quota, [dead])})
+    account_stores.store_of(store).settle({"flow tenant_work[a]": (quota, [dead])})
     with conducting(store, most=2) as (_, parked):
         first = submit(store, "a")
         until(lambda: parked == [first.id])
@@ -324,11 +324,11 @@ def test_flows_are_offered_again_only_after_a_while(
         flows = _limited_flows.LimitedFlows(board, store, store)
         handles = [wait_for_limit(board, store, "l") for _ in range(3)]
         one = Quota(None, None, 1)
-        shared_accounts.store_of(store).settle({"l": (one, [PermitRequest("x", 1, 0, 5, 15.0)])})
+        account_stores.store_of(store).settle({"l": (one, [PermitRequest("x", 1, 0, 5, 15.0)])})
         for _ in range(5):
             flows.poll()
         assert offers == []
-        shared_accounts.store_of(store).settle({"l": (one, [PermitRequest("x", 1, 0, 0, 0.0)])})
+        account_stores.store_of(store).settle({"l": (one, [PermitRequest("x", 1, 0, 0, 0.0)])})
         for _ in range(5):
             flows.poll()
         assert offers == [handles[0].id]
@@ -346,7 +346,7 @@ def wait_for_limit(
 
 def test_permits_of_parked_flows_are_compared_in_one_statement(store: persistence.Backend) -> None:
     assert isinstance(store, sql.SQLBackend)
-    quota, limits = Quota(None, None, 100), shared_accounts.store_of(store)
+    quota, limits = Quota(None, None, 100), account_stores.store_of(store)
     statements: list[str] = []
 
     @sa.event.listens_for(store.engine, "before_cursor_execute")
@@ -381,7 +381,7 @@ def test_permits_of_parked_flows_are_compared_in_one_statement(store: persistenc
 def test_flow_that_waits_for_the_end_of_a_task_elsewhere_is_parked(
     flow: Any, inputs: dict[str, Any], store: persistence.Backend, offers: list[str]
 ) -> None:
-    quota, limits = Quota(None, None, 1), shared_accounts.store_of(store)
+    quota, limits = Quota(None, None, 1), account_stores.store_of(store)
     limits.settle({"tool": (quota, [PermitRequest("x", 1, 1, 0, 60.0)])})
     with conducting(store, most=1) as (_, parked):
         handle = engines.submit(flow, backend=store, inputs=inputs)
@@ -401,7 +401,7 @@ def test_end_of_a_task_starts_the_parked_flows_one_by_one_in_their_order(
     limited.tool_released.clear()
     with conducting(store, most=2) as (_, parked):
         first = engines.submit(limited.holding_tool, backend=store)
-        until(lambda: "tool" in shared_accounts.store_of(store).all())
+        until(lambda: "tool" in account_stores.store_of(store).all())
         handles = {
             priority: engines.submit(limited.using_tool, backend=store, priority=priority)
             for priority in ("LOW", "NORMAL", "HIGH")
@@ -420,7 +420,7 @@ def test_flow_that_waits_for_a_slow_rate_is_parked_until_its_permit(
     store: persistence.Backend, offers: list[str]
 ) -> None:
     """Its only task takes the units of three seconds; it is not overtaken meanwhile."""
-    quota, limits = Quota("60/m", 1.0, None), shared_accounts.store_of(store)
+    quota, limits = Quota("60/m", 1.0, None), account_stores.store_of(store)
     limits.settle({"budget": (quota, [PermitRequest("x", 1, 0, 1, 60.0, (3.0,))])})
     with conducting(store, most=1) as (_, parked):
         handle = engines.submit(limited.using_budget, backend=store)

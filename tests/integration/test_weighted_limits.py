@@ -14,7 +14,7 @@ from tests.support import engine_threads, weighted_tasks
 from tests.support.waiting import until
 from tests.support.weighted_tasks import BUDGET, STARTED, small, spends
 from wbengine import engines, states, task
-from wbengine._limits import shared_accounts
+from wbengine._limits import account_stores
 from wbengine._limits.limit_changes import LimitChange
 from wbengine.patterns import linear_flow, unordered_flow
 from wbengine.persistence import backends, base
@@ -37,7 +37,7 @@ def options(
 
 def charged(store: base.Backend, name: str = BUDGET) -> float:
     """Return the units of the current period."""
-    account, _ = shared_accounts.store_of(store).all()[name]
+    account, _ = account_stores.store_of(store).all()[name]
     return sum(units for _, units in account.log or ())
 
 
@@ -78,7 +78,7 @@ def test_additional_units_delay_next_tasks(store: base.Backend) -> None:
         self.request.spend(n)
 
     engines.run(uses("t", inject={"n": 1800}), backend=store)
-    account, now = shared_accounts.store_of(store).all()[BUDGET]
+    account, now = account_stores.store_of(store).all()[BUDGET]
     assert charged(store) == pytest.approx(1800)
     assert 1700 < account.next - now <= 1800
 
@@ -115,7 +115,7 @@ def test_cost_above_the_limit_fails_the_task_before_it_begins(
         engines.run(flow, {"items": [101]}, **options)
     with pytest.raises(ValueError, match=words):
         engines.run(weighted_tasks.too_large, **options)
-    assert STARTED == [] and "small" not in shared_accounts.store_of(store).all()
+    assert STARTED == [] and "small" not in account_stores.store_of(store).all()
 
 
 def test_cost_of_flow_above_its_limit_fails_the_run(store: base.Backend) -> None:
@@ -144,7 +144,7 @@ def test_waiting_task_fails_when_its_limit_becomes_lower_than_its_cost(
     run.start()
     until(lambda: STARTED)
     until(lambda: states.SUCCESS in {engine.storage.get_atom_state(name) for name in ("99", "100")})
-    shared_accounts.store_of(store).change(LimitChange("small", "50/h"))
+    account_stores.store_of(store).change(LimitChange("small", "50/h"))
     with pytest.raises(ValueError, match="at most the limit of 50/h, got"):
         run.end()
     assert len(STARTED) == 1
@@ -167,7 +167,7 @@ def test_large_task_starts_before_smaller_tasks_behind_it(store: base.Backend) -
     )
     run.start()
     until(lambda: STARTED)
-    limits = shared_accounts.store_of(store)
+    limits = account_stores.store_of(store)
     until(lambda: sum(row.wanted for row in limits.all()["small"][0].flows.values()) == 2)
     limits.change(LimitChange("small", "100000/h"))
     assert run.end() == states.SUCCESS

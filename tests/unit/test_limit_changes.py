@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from wbengine._limits import limit_changes
 from wbengine._limits.limit_changes import LimitChange
-from wbengine._limits.permit_rules import HORIZON, Account, PermitRequest
+from wbengine._limits.permit_sharing import HORIZON, Account, PermitRequest
 from wbengine._tasks.limit_attributes import Quota
 from wbengine._text import rates
 

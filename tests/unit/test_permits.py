@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.waiting import until
 from wbengine import task
-from wbengine._limits import shared_accounts
+from wbengine._limits import account_stores
 from wbengine._limits.limit_changes import LimitChange
 from wbengine._limits.permit_renewer import (
     MAX_LATE_SECONDS,
@@ -23,7 +23,7 @@ from wbengine._limits.permit_renewer import (
     StoreClock,
     _Limit,
 )
-from wbengine._limits.permit_rules import (
+from wbengine._limits.permit_sharing import (
     HORIZON,
     KEPT_SECONDS,
     Account,
@@ -226,7 +226,7 @@ def test_frequent_requests_get_no_larger_share() -> None:
 
 
 def test_surplus_permits_are_released_to_waiting_flows() -> None:
-    renewer, woken = PermitRenewer(shared_accounts.MemoryStore()), threading.Event()
+    renewer, woken = PermitRenewer(account_stores.MemoryStore()), threading.Event()
     first = renewer.join("l", TWO, Member("a"), woken.set)
     first.set_wanted(2)
     until(lambda: first.ready == 2)
@@ -240,7 +240,7 @@ def test_surplus_permits_are_released_to_waiting_flows() -> None:
 
 
 def test_permit_request_is_repeated_after_store_failure(caplog: pytest.LogCaptureFixture) -> None:
-    class Failing(shared_accounts.MemoryStore):
+    class Failing(account_stores.MemoryStore):
         failures = 2
 
         def settle(self, wants):  # type: ignore[no-untyped-def]
@@ -260,7 +260,7 @@ def test_permit_request_is_repeated_after_store_failure(caplog: pytest.LogCaptur
 def test_permits_of_a_rate_that_are_not_used_in_time_are_lost() -> None:
     """A run loop that was blocked does not start a burst of tasks afterwards."""
     now = 0.0
-    renewer = PermitRenewer(shared_accounts.MemoryStore(), lambda: now)
+    renewer = PermitRenewer(account_stores.MemoryStore(), lambda: now)
     membership = Membership(renewer, "l", TEN, Member("a"), lambda: None)
     membership.set_wanted(200)
     for _ in range(5):
@@ -282,7 +282,7 @@ def test_starts_of_late_engines_exceed_a_rate_by_a_bounded_number(seed: int) -> 
     seconds.
     """
     rng, now = random.Random(seed), 1000.0
-    store = shared_accounts.MemoryStore(lambda: now)
+    store = account_stores.MemoryStore(lambda: now)
     quota = Quota("50/s", 0.02, None)
     renewer = PermitRenewer(store, lambda: now)
     engines = [
@@ -328,7 +328,7 @@ def test_starts_of_late_engines_exceed_a_rate_by_a_bounded_number(seed: int) -> 
 
 def test_wait_for_a_permit_is_long_after_a_time_or_if_the_next_one_is_late() -> None:
     now = 100.0
-    renewer = PermitRenewer(shared_accounts.MemoryStore(), lambda: now)
+    renewer = PermitRenewer(account_stores.MemoryStore(), lambda: now)
     membership = Membership(renewer, "l", TWO, Member("a"), lambda: None)
     assert membership.seconds_to_long_wait(5) == math.inf
     membership.set_wanted(1)
@@ -363,7 +363,7 @@ def test_slow_answer_makes_no_permits_late() -> None:
 
 def test_unused_permits_are_returned_when_quota_changes() -> None:
     now = 0.0
-    renewer = PermitRenewer(shared_accounts.MemoryStore(), lambda: now)
+    renewer = PermitRenewer(account_stores.MemoryStore(), lambda: now)
     membership = Membership(renewer, "l", TEN, Member("a"), lambda: None)
     membership.set_wanted(8)
     grant(membership, [number / 10 for number in range(5)], TEN, 0)
@@ -376,7 +376,7 @@ def test_unused_permits_are_returned_when_quota_changes() -> None:
 
 def test_changed_limit_applies_to_flow_that_waits_for_a_slow_rate() -> None:
     """The flow does not wait for the old interval of an hour."""
-    slow, store = Quota("1/h", 3600.0, None), shared_accounts.MemoryStore()
+    slow, store = Quota("1/h", 3600.0, None), account_stores.MemoryStore()
     renewer = PermitRenewer(store)
     membership = renewer.join("l[a]", slow, Member("a"), lambda: None)
     membership.set_wanted(4)
@@ -393,7 +393,7 @@ def test_changed_limit_applies_to_flow_that_waits_for_a_slow_rate() -> None:
 
 
 def test_changes_are_read_only_while_flows_wait_longer() -> None:
-    class Counting(shared_accounts.MemoryStore):
+    class Counting(account_stores.MemoryStore):
         reads = 0
 
         def changes(self, limits: Any = None) -> dict[str, LimitChange]:
@@ -423,7 +423,7 @@ def test_changes_are_read_only_while_flows_wait_longer() -> None:
 
 
 def test_permits_are_renewed_while_held() -> None:
-    store = shared_accounts.MemoryStore()
+    store = account_stores.MemoryStore()
     renewer = PermitRenewer(store)
     membership = renewer.join("l", TWO, Member("a", seconds=0.3), lambda: None)
     membership.set_wanted(2)

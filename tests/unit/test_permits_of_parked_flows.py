@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from wbengine._limits.permit_rules import RESERVED_SECONDS, Account, PermitRequest
+from wbengine._limits.permit_sharing import RESERVED_SECONDS, Account, PermitRequest
 from wbengine._tasks.limit_attributes import Quota
 
 TWO = Quota(None, None, 2)

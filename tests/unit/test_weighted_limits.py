@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wbengine import task
-from wbengine._limits import shared_accounts
+from wbengine._limits import account_stores
 from wbengine._limits.permit_renewer import Member, Membership, PermitRenewer
-from wbengine._limits.permit_rules import (
+from wbengine._limits.permit_sharing import (
     HORIZON,
     MAX_COSTS,
     Account,
@@ -171,7 +171,7 @@ def test_first_correction_of_a_later_run_is_counted() -> None:
 
 
 def test_answered_corrections_are_not_sent_again() -> None:
-    renewer = PermitRenewer(shared_accounts.MemoryStore(), lambda: 0.0)
+    renewer = PermitRenewer(account_stores.MemoryStore(), lambda: 0.0)
     membership = Membership(renewer, "l", MINUTE, Member("a"), lambda: None)
     membership.correct(5.0, -3.0)
     first = membership.request()
@@ -274,7 +274,7 @@ def grant(membership: Membership, permits: list[float]) -> None:
 
 def test_permit_is_used_only_for_its_cost() -> None:
     """A task of another cost may have come first meanwhile."""
-    renewer = PermitRenewer(shared_accounts.MemoryStore(), lambda: 0.0)
+    renewer = PermitRenewer(account_stores.MemoryStore(), lambda: 0.0)
     membership = Membership(renewer, "l", MINUTE, Member("a"), lambda: None)
     membership.set_wanted(2, (5.0, 7.0))
     assert membership.request().costs == (5.0, 7.0)
@@ -287,7 +287,7 @@ def test_permit_is_used_only_for_its_cost() -> None:
 
 
 def test_permit_of_withdrawn_task_is_released() -> None:
-    renewer = PermitRenewer(shared_accounts.MemoryStore(), lambda: 0.0)
+    renewer = PermitRenewer(account_stores.MemoryStore(), lambda: 0.0)
     membership = Membership(renewer, "l", MINUTE, Member("a"), lambda: None)
     membership.set_wanted(2, (5.0, 7.0))
     grant(membership, [0.0, 0.5])
@@ -298,7 +298,7 @@ def test_permit_of_withdrawn_task_is_released() -> None:
 
 def test_costs_of_later_tasks_follow() -> None:
     now = 0.0
-    renewer = PermitRenewer(shared_accounts.MemoryStore(), lambda: now)
+    renewer = PermitRenewer(account_stores.MemoryStore(), lambda: now)
     membership = Membership(renewer, "l", MINUTE, Member("a"), lambda: None)
     membership.set_wanted(5, (1.0, 2.0))
     grant(membership, [0.0, 0.1])

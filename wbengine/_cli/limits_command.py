@@ -11,7 +11,7 @@ import click
 from wbengine._cli import base, errors
 from wbengine._cli import context as contexts
 from wbengine._cli.operation_command import Call, create
-from wbengine._limits import shared_accounts, usage
+from wbengine._limits import account_stores, usage
 from wbengine._limits.limit_changes import LimitChange
 from wbengine.operations import _operation
 from wbengine.persistence import backends
@@ -78,10 +78,10 @@ command.add_command(create("limits unset", _Change))
 def ls(context: contexts.Context, redis: str | None) -> None:
     if redis is None:
         with context.backend() as backend:
-            limits = usage.listed(shared_accounts.store_of(backend))
+            limits = usage.listed(account_stores.store_of(backend))
     else:
         with errors.failing(errors.USAGE, ValueError, ImportError):
-            store = shared_accounts.store_of(shared_accounts.check_url(redis))
+            store = account_stores.store_of(account_stores.check_url(redis))
         with contextlib.closing(store):
             limits = usage.listed(store)
     printer = context.printer

@@ -8,7 +8,7 @@ import weakref
 from typing import Final
 
 from wbengine._concurrency import clocks
-from wbengine._limits import permit_renewer, permit_rules, shared_accounts
+from wbengine._limits import account_stores, permit_renewer, permit_sharing
 
 __all__ = ["of_clock"]
 
@@ -26,7 +26,7 @@ class ManualRenewer(permit_renewer.PermitRenewer):
         def now() -> float:
             return float(source.monotonic())
 
-        super().__init__(shared_accounts.MemoryStore(now), now)
+        super().__init__(account_stores.MemoryStore(now), now)
         self._is_settling = False
 
     def _start(self) -> None:
@@ -57,7 +57,7 @@ class ManualRenewer(permit_renewer.PermitRenewer):
     def _next(
         self,
         limit: permit_renewer._Limit,
-        answer: permit_rules.Answer,
+        answer: permit_sharing.Answer,
         has_new: bool,
         now: float,
     ) -> float:

@@ -27,8 +27,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from wbengine._concurrency import conditions, per_process, threads
-from wbengine._limits import limit_changes, shared_accounts
-from wbengine._limits.permit_rules import (
+from wbengine._limits import account_stores, limit_changes
+from wbengine._limits.permit_sharing import (
     KEPT_SECONDS,
     Answer,
     Correction,
@@ -351,7 +351,7 @@ class PermitRenewer:
     """Renewer of the permits of this process in one store. Thread-safe."""
 
     def __init__(
-        self, store: shared_accounts.Store, clock: Callable[[], float] = time.monotonic
+        self, store: account_stores.Store, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._store = store
         self.clock: Final = clock
@@ -466,9 +466,9 @@ class PermitRenewer:
                     self._settle(requests)
             self._poll_changes()
 
-    def _take_due(self) -> dict[str, shared_accounts.Requests]:
+    def _take_due(self) -> dict[str, account_stores.Requests]:
         """Return the requests that are due now."""
-        now, requests = self.clock(), dict[str, shared_accounts.Requests]()
+        now, requests = self.clock(), dict[str, account_stores.Requests]()
         with self.lock:
             for name, limit in self._limits.items():
                 if limit.due <= now:
@@ -498,7 +498,7 @@ class PermitRenewer:
         due = min(limit.due for limit in limits)
         return min(due, self._poll_at) if any(limit.polls_changes for limit in limits) else due
 
-    def _settle(self, requests: dict[str, shared_accounts.Requests]) -> None:
+    def _settle(self, requests: dict[str, account_stores.Requests]) -> None:
         sent = self.clock()
         try:
             answers = self._store.settle(requests)
@@ -599,7 +599,7 @@ class _Renewers:
                     key for key, idle_renewer in self._renewers.items() if idle_renewer.is_idle
                 ]:
                     self._renewers.pop(key).close()
-                renewer = self._renewers[place] = PermitRenewer(shared_accounts.store_of(place))
+                renewer = self._renewers[place] = PermitRenewer(account_stores.store_of(place))
             return renewer
 
 

@@ -15,10 +15,10 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 from wbengine import exceptions
 from wbengine._imports import installing
 from wbengine._introspection import object_names
-from wbengine._limits import limit_changes, shared_accounts
+from wbengine._limits import account_stores, limit_changes
+from wbengine._limits.account_stores import Requests, read_account
 from wbengine._limits.limit_changes import LimitChange
-from wbengine._limits.permit_rules import Account, Answer
-from wbengine._limits.shared_accounts import Requests, read_account
+from wbengine._limits.permit_sharing import Account, Answer
 from wbengine._redis import client_options, lua_scripts
 
 __all__ = ["RedisStore"]
@@ -49,7 +49,7 @@ def _client(redis: Any, url: str) -> Any:
 _SCRIPTS: Final = Path(__file__).parent / "redis_scripts"
 
 
-class RedisStore(shared_accounts.Store):
+class RedisStore(account_stores.Store):
     """Accounts in Redis: one key for each limit in use, which expires with the account.
 
     Each change of a limit is a hash.
@@ -69,7 +69,7 @@ class RedisStore(shared_accounts.Store):
             raise ImportError(installing.needs("limits in Redis", "redis-py", "redis")) from error
         self._errors = redis.RedisError
         self._prefix, self._change_prefix = prefix, change_prefix
-        self._client: Any = _client(redis, shared_accounts.check_url(url))
+        self._client: Any = _client(redis, account_stores.check_url(url))
         self._swap = self._client.register_script(lua_scripts.load(_SCRIPTS)["swap"].text)
 
     def settle(self, requests: Mapping[str, Requests]) -> dict[str, Answer]:

@@ -13,10 +13,10 @@ from typing import Any, Final, TypeVar
 import sqlalchemy as sa
 
 from wbengine import _sql
-from wbengine._limits import limit_changes, shared_accounts
+from wbengine._limits import account_stores, limit_changes
+from wbengine._limits.account_stores import Requests, read_account
 from wbengine._limits.limit_changes import LimitChange
-from wbengine._limits.permit_rules import Account, Answer
-from wbengine._limits.shared_accounts import Requests, read_account
+from wbengine._limits.permit_sharing import Account, Answer
 from wbengine._sql import dialects
 from wbengine.persistence.backends import _sql as sql
 from wbengine.persistence.backends._sql import tables
@@ -32,7 +32,7 @@ _CHANGE_COLUMNS: Final = ("name", "rate", "concurrency", "reason", "sender", "ch
 _SWEEP_SECONDS: Final = 60.0
 
 
-class SQLStore(shared_accounts.Store):
+class SQLStore(account_stores.Store):
     """Accounts in the database of the flows: one row for each limit in use."""
 
     def __init__(self, backend: sql.SQLBackend) -> None:
@@ -70,8 +70,8 @@ class SQLStore(shared_accounts.Store):
         if time.monotonic() > self._swept_at + _SWEEP_SECONDS:
             self._swept_at = time.monotonic()
             self._transact(lambda connection: connection.execute(self._sweep), write=True)
-        for start in range(0, len(names), shared_accounts.MAX_ACCOUNTS_PER_BATCH):
-            part = names[start : start + shared_accounts.MAX_ACCOUNTS_PER_BATCH]
+        for start in range(0, len(names), account_stores.MAX_ACCOUNTS_PER_BATCH):
+            part = names[start : start + account_stores.MAX_ACCOUNTS_PER_BATCH]
             work = functools.partial(self._settle, names=part, requests=requests)
             answers.update(self._transact(work, write=True))
         return answers

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from wbengine._limits import limit_changes, shared_accounts
+from wbengine._limits import account_stores, limit_changes
 from wbengine._limits.limit_changes import LimitChange
 from wbengine._tasks.limit_attributes import UNLIMITED, Quota
 
@@ -66,7 +66,7 @@ class LimitUsage:
         }
 
 
-def listed(store: shared_accounts.Store) -> list[LimitUsage]:
+def listed(store: account_stores.Store) -> list[LimitUsage]:
     """Return the limits that are in use, and those that operators changed, by name."""
     accounts, changes = store.all(), store.changes()
     usages = []

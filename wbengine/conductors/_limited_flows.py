@@ -19,8 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from wbengine import states
-from wbengine._limits import limit_changes, permit_renewer, shared_accounts
-from wbengine._limits.permit_rules import Account, PermitRequest
+from wbengine._limits import account_stores, limit_changes, permit_renewer
+from wbengine._limits.permit_sharing import Account, PermitRequest
 from wbengine._tasks.limit_attributes import Quota
 from wbengine.jobs.backends import impl_sql
 from wbengine.persistence import base, models
@@ -47,7 +47,7 @@ class LimitedFlows:
         self._board = board
         self._backend = backend
         self._place = place
-        self._store = shared_accounts.store_of(place)
+        self._store = account_stores.store_of(place)
         # Limits with permits for parked flows, according to engines of this process; the quotas are
         # those of the code.
         self._free: dict[str, Quota] = {}
@@ -78,8 +78,8 @@ class LimitedFlows:
         self._next_poll = time.monotonic() + _POLL_SECONDS
         waiting = self._board.limits_waited_for(self._after)
         self._after = waiting[-1][0] if len(waiting) == impl_sql.MAX_PAGE_SIZE else ""
-        for start in range(0, len(waiting), shared_accounts.MAX_ACCOUNTS_PER_BATCH):
-            part = waiting[start : start + shared_accounts.MAX_ACCOUNTS_PER_BATCH]
+        for start in range(0, len(waiting), account_stores.MAX_ACCOUNTS_PER_BATCH):
+            part = waiting[start : start + account_stores.MAX_ACCOUNTS_PER_BATCH]
             self._compare({name: uuid for name, uuid in part if uuid is not None})
 
     def offer(self, name: str, quota: Quota) -> None:

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from wbengine._limits import limit_changes, shared_accounts, usage
+from wbengine._limits import account_stores, limit_changes, usage
 from wbengine.dashboard import _http_errors, _operation_forms
 from wbengine.dashboard._app_state import AppState
 from wbengine.persistence._pauses import MAX_REASON_CHARACTERS
@@ -48,5 +48,5 @@ class LimitPages:
 
 def limits(request: Request, app_state: AppState) -> list[usage.LimitUsage]:
     """Return the limits that are in use or changed, by name, with masked texts."""
-    store = shared_accounts.store_of(app_state.store(request).backend)
+    store = account_stores.store_of(app_state.store(request).backend)
     return redacted(usage.listed(store), app_state.redactor)

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from wbengine._concurrency import clocks, time_limits
 from wbengine._configuration import named_options
-from wbengine._limits import shared_accounts
+from wbengine._limits import account_stores
 from wbengine._runtime import executors, saving
 from wbengine.engines import _differences, _ownership
 from wbengine.persistence import _leases
@@ -73,7 +73,7 @@ def _seconds(name: str, value: Any) -> float | None:
 
 
 def _limits_url(name: str, value: Any) -> str | None:
-    return None if _is_none(value) else shared_accounts.check_url(value)
+    return None if _is_none(value) else account_stores.check_url(value)
 
 
 def _is_none(value: Any) -> bool:

@@ -10,7 +10,7 @@ from typing import Annotated
 
 from wbengine import exceptions
 from wbengine._introspection import object_names
-from wbengine._limits import limit_changes, shared_accounts, usage
+from wbengine._limits import account_stores, limit_changes, usage
 from wbengine._limits.limit_changes import LimitChange
 from wbengine.operations import _operation as op
 
@@ -55,8 +55,8 @@ def reset_limit(scope: op.Scope, name: str) -> None:
 
 
 @contextlib.contextmanager
-def _store(scope: op.Scope) -> Iterator[shared_accounts.Store]:
-    store = shared_accounts.store_of(scope.backend if scope.limits is None else scope.limits)
+def _store(scope: op.Scope) -> Iterator[account_stores.Store]:
+    store = account_stores.store_of(scope.backend if scope.limits is None else scope.limits)
     try:
         yield store
     finally:

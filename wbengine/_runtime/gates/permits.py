@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 from wbengine._calls import invocation as calls
 from wbengine._concurrency import clocks
 from wbengine._limits.permit_renewer import Member, Membership, PermitRenewer
-from wbengine._limits.permit_rules import MAX_COSTS
+from wbengine._limits.permit_sharing import MAX_COSTS
 from wbengine._runtime import deadlines
 from wbengine._runtime import plan as plans
 from wbengine._runtime.control import Parked

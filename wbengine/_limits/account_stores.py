@@ -1,4 +1,4 @@
-"""Accounts of limits that engines share: interface of their stores, store in memory, selection."""
+"""Stores of the accounts of limits: their interface, the store in memory, and their selection."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from wbengine._configuration import server_urls
 from wbengine._introspection import object_names
 from wbengine._limits import limit_changes
 from wbengine._limits.limit_changes import LimitChange
-from wbengine._limits.permit_rules import Account, Answer, PermitRequest
+from wbengine._limits.permit_sharing import Account, Answer, PermitRequest
 from wbengine._security import masking
 from wbengine._tasks.limit_attributes import Quota
 from wbengine.persistence import base

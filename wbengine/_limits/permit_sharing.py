@@ -1,4 +1,4 @@
-"""Rules of one limit: the flows that have permits or wait, and the order of new permits.
+"""How flows share one limit: the flows that have permits or wait, and the order of new permits.
 
 Each request of a flow contains the number of its permits and the number that it wants in addition,
 so a repeated request changes nothing. The answer contains when new permits may be used. The permits
