@@ -17,7 +17,7 @@ from tests.unit.manual_finder import Message, World
 from wbengine import task
 from wbengine._text import data_formats
 from wbengine.engines.worker_based import types
-from wbengine.engines.worker_based._discovery import clocks, notify_schedule, roster
+from wbengine.engines.worker_based._discovery import clock_differences, notify_schedule, roster
 from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.engines.worker_based._messages import headers as hd
 from wbengine.engines.worker_based._messages import notices
@@ -472,9 +472,9 @@ def test_clock_difference_is_logged_once(world: World, caplog: pytest.LogCapture
     now = world.clock.time()
     world.hear("w1", **{hd.WBE_TIME: now + 1000})
     assert not caplog.records  # with a ledger, clocks are not compared
-    world.finder.clocks = clocks.Clocks(world.finder.outage_seconds)
+    world.finder.clocks = clock_differences.Clocks(world.finder.outage_seconds)
     world.echo()
-    world.hear("w1", **{hd.WBE_TIME: now + clocks.MAX_CLOCK_DIFFERENCE_SECONDS})
+    world.hear("w1", **{hd.WBE_TIME: now + clock_differences.MAX_CLOCK_DIFFERENCE_SECONDS})
     world.hear("w2", **{hd.WBE_TIME: "noon"})
     assert not caplog.records
     for _ in range(2):
@@ -487,7 +487,7 @@ def test_delayed_message_is_not_taken_for_a_clock_difference(
     world: World,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    world.finder.clocks = clocks.Clocks(world.finder.outage_seconds)
+    world.finder.clocks = clock_differences.Clocks(world.finder.outage_seconds)
     world.echo()
     written = world.clock.time()
     world.clock.advance(60)

@@ -14,7 +14,7 @@ from wbengine._introspection import object_names
 from wbengine._text import data_formats
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based._discovery import roster
-from wbengine.engines.worker_based._discovery.clocks import Clocks
+from wbengine.engines.worker_based._discovery.clock_differences import Clocks
 from wbengine.engines.worker_based._discovery.lost_worker_detection import (
     SILENT_PERIODS,
     LossDetector,

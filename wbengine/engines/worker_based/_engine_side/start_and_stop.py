@@ -13,7 +13,7 @@ from wbengine import exceptions as exc
 from wbengine._concurrency import conditions, forks, threads
 from wbengine.engines.worker_based import ledger as ledgers
 from wbengine.engines.worker_based._connections import connecting, consumer_loop
-from wbengine.engines.worker_based._discovery.clocks import Clocks
+from wbengine.engines.worker_based._discovery.clock_differences import Clocks
 from wbengine.engines.worker_based._discovery.finder import ProxyWorkerFinder
 from wbengine.engines.worker_based._engine_side.ledger_operations import LedgerWriter
 from wbengine.engines.worker_based._engine_side.locked_tracker import FlowGuards, LockedTracker
