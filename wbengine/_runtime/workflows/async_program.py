@@ -14,8 +14,8 @@ from wbengine import exceptions, steps
 from wbengine._concurrency import contexts, forks
 from wbengine._introspection import object_names
 from wbengine._runtime.workflows import guards
-from wbengine._runtime.workflows.event_loop import WorkflowLoop
 from wbengine._runtime.workflows.program import Handle, Program
+from wbengine._runtime.workflows.workflow_loop import WorkflowLoop
 from wbengine._tasks.commands import Command
 from wbengine.types import failure as ft
 

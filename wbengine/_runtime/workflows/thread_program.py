@@ -12,8 +12,8 @@ from typing import Any, ClassVar, Final
 from wbengine import exceptions, steps
 from wbengine._concurrency import conditions, contexts, threads
 from wbengine._introspection import object_names
-from wbengine._runtime.workflows.event_loop import WorkflowLoop
 from wbengine._runtime.workflows.program import Program
+from wbengine._runtime.workflows.workflow_loop import WorkflowLoop
 
 __all__ = ["ThreadProgram"]
 
