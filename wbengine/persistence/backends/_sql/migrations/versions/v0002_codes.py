@@ -7,7 +7,7 @@ from alembic import op
 
 from wbengine._sql import dialects
 from wbengine.persistence.backends._sql import tables
-from wbengine.persistence.backends._sql.migrations import steps
+from wbengine.persistence.backends._sql.migrations import migration_steps
 
 revision = "0002"
 down_revision = "0001"
@@ -15,4 +15,4 @@ down_revision = "0001"
 
 def upgrade() -> None:
     tables.CODES.create(op.get_bind(), checkfirst=True)
-    steps.add_column(tables.FLOWS.name, sa.Column("code", dialects.KEY))
+    migration_steps.add_column(tables.FLOWS.name, sa.Column("code", dialects.KEY))

@@ -6,7 +6,7 @@ import sqlalchemy as sa
 from alembic import op
 
 from wbengine.persistence.backends._sql import tables
-from wbengine.persistence.backends._sql.migrations import steps
+from wbengine.persistence.backends._sql.migrations import migration_steps
 
 revision = "0003"
 down_revision = "0002"
@@ -17,6 +17,8 @@ _FLOWS = "wbe_flowdetails"
 def upgrade() -> None:
     """Add the column, the indexes and the table. Earlier releases keep working without them."""
     tables.UNIQUE_KEYS.create(op.get_bind(), checkfirst=True)
-    steps.add_column(_FLOWS, sa.Column("resent_at", sa.Double))
+    migration_steps.add_column(_FLOWS, sa.Column("resent_at", sa.Double))
     for index in tables.SPARSE_INDEXES:
-        steps.add_index(str(index.name), _FLOWS, list(index.columns.keys()), **index.dialect_kwargs)
+        migration_steps.add_index(
+            str(index.name), _FLOWS, list(index.columns.keys()), **index.dialect_kwargs
+        )

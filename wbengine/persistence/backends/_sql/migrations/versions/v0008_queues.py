@@ -5,7 +5,7 @@ from __future__ import annotations
 from alembic import op
 
 from wbengine.persistence.backends._sql import tables
-from wbengine.persistence.backends._sql.migrations import steps
+from wbengine.persistence.backends._sql.migrations import migration_steps
 
 revision = "0008"
 down_revision = "0007"
@@ -14,9 +14,11 @@ down_revision = "0007"
 def upgrade() -> None:
     """Add columns, indexes and tables. Earlier releases keep working without them."""
     for column in tables.queue_columns():
-        steps.add_column(tables.JOBS.name, column)
+        migration_steps.add_column(tables.JOBS.name, column)
     for index in tables.JOB_INDEXES:
         columns = list(index.columns.keys())
-        steps.add_index(str(index.name), tables.JOBS.name, columns, **index.dialect_kwargs)
+        migration_steps.add_index(
+            str(index.name), tables.JOBS.name, columns, **index.dialect_kwargs
+        )
     for table in (tables.FAIR_KEYS, tables.JOB_QUEUES):
         table.create(op.get_bind(), checkfirst=True)

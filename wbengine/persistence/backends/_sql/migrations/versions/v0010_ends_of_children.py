@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from wbengine.persistence.backends._sql.migrations import steps
+from wbengine.persistence.backends._sql.migrations import migration_steps
 
 revision = "0010"
 down_revision = "0009"
@@ -13,4 +13,4 @@ down_revision = "0009"
 def upgrade() -> None:
     """Add the column. Earlier releases keep working without it: parents are due at once."""
     column = sa.Column("end_delay", sa.Double, nullable=False, server_default="0")
-    steps.add_column("wbe_jobs", column)
+    migration_steps.add_column("wbe_jobs", column)
