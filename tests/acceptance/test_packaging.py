@@ -21,7 +21,7 @@ TOOL = workers.REPOSITORY / "tools" / "package"
 #: A module that needs the extra, for each extra.
 MODULES = {
     "apprise": "wbengine.notifications._apprise",
-    "arrow": "wbengine.types._codecs.tables",
+    "arrow": "wbengine.types._codecs.arrow_tables",
     "celery": "wbengine.interop.celery._internals",
     "client": "wbengine.client._blocking",
     "dashboard": "wbengine.dashboard._asgi",
