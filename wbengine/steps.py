@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterat
 from typing import Any, Concatenate, Final, NoReturn, ParamSpec, Protocol, TypeVar, overload
 
 from wbengine import exceptions
-from wbengine._tasks import commands, scopes, sleep_and_wait_for
+from wbengine._tasks import commands, sleep_and_wait_for, workflow_scopes
 from wbengine._tasks.function import FunctionTask
 from wbengine._tasks.workflow import Workflow
 from wbengine.signals import MAX_VALUE_BYTES, check_name
@@ -75,7 +75,7 @@ class Program(Protocol):
     #: Time of the latest completion that the function received, in Unix seconds.
     now: float
     #: The open scopes of the function.
-    scopes: scopes.OpenScopes
+    scopes: workflow_scopes.OpenScopes
     #: As `SignalNumbers.first`.
     first_signals: Mapping[str, int]
 
@@ -548,7 +548,7 @@ class Steps(_CommonSteps):
 
         :raises Exception: the exception of the block, or of the first reversion that failed.
         """
-        scope = scopes.Scope[Handle]()
+        scope = workflow_scopes.Scope[Handle]()
         try:
             with self._program.scopes.enter(scope):
                 yield
@@ -791,7 +791,7 @@ class AsyncSteps(_CommonSteps):
         Steps of `asyncio` tasks that were created in the block belong to it. After an exception
         has left the block, they cannot begin, and open waits are cancelled.
         """
-        scope = scopes.Scope[Handle]()
+        scope = workflow_scopes.Scope[Handle]()
         try:
             with self._program.scopes.enter(scope):
                 yield
@@ -820,7 +820,7 @@ async def _completion(future: asyncio.Future[Any]) -> None:
         raise cancellation
 
 
-def _revert_command(scope: scopes.Scope[Handle]) -> commands.Command:
+def _revert_command(scope: workflow_scopes.Scope[Handle]) -> commands.Command:
     return commands.revert_command([step.position for step in scope.steps])
 
 

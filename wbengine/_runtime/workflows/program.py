@@ -16,8 +16,8 @@ from wbengine._runtime.workflows.continuations import Continuation
 from wbengine._runtime.workflows.history import History
 from wbengine._tasks import commands, sleep_and_wait_for
 from wbengine._tasks.commands import Command
-from wbengine._tasks.scopes import OpenScopes
 from wbengine._tasks.sleep_and_wait_for import WaitingTask
+from wbengine._tasks.workflow_scopes import OpenScopes
 from wbengine.types import codec
 from wbengine.types import failure as ft
 
