@@ -11,7 +11,7 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from wbengine._shapes import choices, containers, models, plain, records
+from wbengine._shapes import choices, containers, library_models, plain, records
 from wbengine._shapes.base import Shape
 from wbengine.types._encoding import annotated_classes
 
@@ -101,9 +101,9 @@ def _of_class(cls: Any, arguments: tuple[Any, ...], variables: _Variables) -> Sh
     if issubclass(cls, enum.Enum):
         return choices.Enumeration(cls)
     if hasattr(cls, "__pydantic_validator__") and "pydantic" in sys.modules:
-        return models.Model(cls)
+        return library_models.Model(cls)
     if hasattr(cls, "__struct_fields__") and "msgspec" in sys.modules:
-        return models.Struct(cls)
+        return library_models.Struct(cls)
     names = [getattr(each, "__name__", str(each)) for each in arguments]
     name = f"{cls.__name__}[{', '.join(names)}]" if names else cls.__name__
     inner = _with_arguments(cls, arguments, variables)
