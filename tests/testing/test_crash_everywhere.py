@@ -25,8 +25,8 @@ from wbengine.steps import AsyncSteps, Steps
 from wbengine.testing import FinishedRun, Report, World, crash_everywhere
 from wbengine.testing._crashing import arguments, schedules
 from wbengine.testing._crashing.outcome import Subject
-from wbengine.testing._crashing.run import simulate
 from wbengine.testing._crashing.schedules import Action, Fault, Moment, Schedule
+from wbengine.testing._crashing.simulated_run import simulate
 
 BANK = World("bank")
 MAIL = World("mail", permanent=True)

@@ -14,8 +14,8 @@ from wbengine.steps import Steps
 from wbengine.testing import FolderWorld, KeyValueWorld, World, crash_everywhere
 from wbengine.testing._crashing import real, schedules
 from wbengine.testing._crashing.outcome import Outcome, Subject
-from wbengine.testing._crashing.run import simulate
 from wbengine.testing._crashing.schedules import Action, Moment, Schedule
+from wbengine.testing._crashing.simulated_run import simulate
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked")
 

@@ -18,8 +18,8 @@ from wbengine.testing._crashing.checks import CHECKS, Expected, Problem
 from wbengine.testing._crashing.memory import ProcessMemory
 from wbengine.testing._crashing.outcome import Outcome, OwnCheck, Subject
 from wbengine.testing._crashing.report import Report
-from wbengine.testing._crashing.run import simulate
 from wbengine.testing._crashing.schedules import At, Schedule
+from wbengine.testing._crashing.simulated_run import simulate
 from wbengine.testing._worlds.world import World
 
 __all__ = ["crash_everywhere"]

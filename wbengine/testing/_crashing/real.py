@@ -27,8 +27,8 @@ from wbengine.persistence import backends
 from wbengine.running import CURRENT
 from wbengine.testing._crashing.order import Order
 from wbengine.testing._crashing.outcome import Event, Outcome, Subject
-from wbengine.testing._crashing.run import check_end
 from wbengine.testing._crashing.schedules import Action, At, Moment, Schedule
+from wbengine.testing._crashing.simulated_run import check_end
 from wbengine.testing._crashing.stepping import operation_text, step_name
 from wbengine.testing._worlds.world import Operation, World
 
