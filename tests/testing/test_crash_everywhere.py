@@ -23,7 +23,7 @@ from wbengine import exceptions, retry, task
 from wbengine.patterns import linear_flow, unordered_flow
 from wbengine.steps import AsyncSteps, Steps
 from wbengine.testing import FinishedRun, Report, World, crash_everywhere
-from wbengine.testing._crashing import arguments, schedules
+from wbengine.testing._crashing import argument_checks, schedules
 from wbengine.testing._crashing.outcome import Subject
 from wbengine.testing._crashing.schedules import Action, Fault, Moment, Schedule
 from wbengine.testing._crashing.simulated_run import simulate
@@ -873,7 +873,7 @@ def two_workflows() -> unordered_flow.Flow:
 
 def test_failed_reversion_of_a_workflow_does_not_stop_that_of_another() -> None:
     """A run that halts withdraws the last calls in flight: nothing else wakes it."""
-    approved = arguments.signals({"approved": True})
+    approved = argument_checks.signals({"approved": True})
     subject = Subject(two_workflows, {"order": "7"}, WORLDS, signals=approved)
     ends = []
     for single in schedules.singles(simulate(subject, Schedule()).trace, []):

@@ -12,7 +12,7 @@ from wbengine import states, task
 from wbengine._introspection import object_names
 from wbengine.engines import _flow_factories
 from wbengine.engines.worker_based._requests.options import RequestOptions
-from wbengine.testing._crashing import arguments, real, schedules, sources
+from wbengine.testing._crashing import argument_checks, real, schedules, sources
 from wbengine.testing._crashing import checks as checking
 from wbengine.testing._crashing.checks import CHECKS, Expected, Problem
 from wbengine.testing._crashing.memory import ProcessMemory
@@ -103,19 +103,19 @@ def crash_everywhere(
         has a name of `exceptions`; if a fault of `only` does not occur; or if the flow sleeps, or
         does not end, and `real_runs` is not 0.
     """
-    arguments.check_choice("engine", engine, _ENGINES)
-    arguments.check_choice("end", end, _ENDS)
-    arguments.check_limits(budget, max_runs)
-    arguments.check_real_runs(real_runs, engine, end)
+    argument_checks.check_choice("engine", engine, _ENGINES)
+    argument_checks.check_choice("end", end, _ENDS)
+    argument_checks.check_limits(budget, max_runs)
+    argument_checks.check_real_runs(real_runs, engine, end)
     subject = Subject(
         _maker(flow),
         dict(inputs or {}),
-        arguments.worlds(world),
-        arguments.signals(signals),
-        arguments.exceptions(exceptions),
+        argument_checks.worlds(world),
+        argument_checks.signals(signals),
+        argument_checks.exceptions(exceptions),
         is_remote=_ENGINES[engine],
         options=RequestOptions(),
-        own_checks=arguments.checks(checks),
+        own_checks=argument_checks.checks(checks),
     )
     explorer = _Explorer(subject, _selected(without), end, budget, max_runs, seed, real_runs)
     schedule = None if only is None else schedules.parse(only)
@@ -137,7 +137,7 @@ def _maker(flow: Any) -> Callable[[], Any]:
 def _selected(without: Iterable[str]) -> list[checking.Check]:
     omitted = {without} if isinstance(without, str) else set(without)
     for name in sorted(omitted):
-        arguments.check_choice("without", name, CHECKS)
+        argument_checks.check_choice("without", name, CHECKS)
     return [check for name, check in CHECKS.items() if name not in omitted]
 
 
