@@ -24,7 +24,7 @@ from tests.dashboard.site import PATIENCE, running, serving, stream
 from tests.support import python
 from tests.support.waiting import MARGIN, until
 from wbengine._logs.repeated_messages import RareWarnings
-from wbengine.dashboard import Site, _connections, _quotas
+from wbengine.dashboard import Site, _connection_limits, _quotas
 
 PARTIAL = b"GET / HTTP/1.1\r\nhost: 127.0.0.1\r\nx-slow: "
 
@@ -38,7 +38,7 @@ def is_answered(connection: socket.socket) -> bool:
 def test_oldest_idle_connection_is_closed_for_a_new_one(
     kept: story.Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_connections, "MAX_WAITING", 4)
+    monkeypatch.setattr(_connection_limits, "MAX_WAITING", 4)
     with running(kept.backend) as site, contextlib.ExitStack() as end:
         idle = []
         for _ in range(4):
@@ -52,7 +52,7 @@ def test_oldest_idle_connection_is_closed_for_a_new_one(
 def test_request_that_has_arrived_is_answered_beside_new_connections(
     kept: story.Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_connections, "MAX_WAITING", 4)
+    monkeypatch.setattr(_connection_limits, "MAX_WAITING", 4)
     site = Site(kept.backend, port=0, token=story.TOKEN)
     with contextlib.ExitStack() as end:
         # The server accepts all these connections in one iteration of its loop.
@@ -72,7 +72,7 @@ def test_request_that_has_arrived_is_answered_beside_new_connections(
 def test_connection_without_a_complete_request_is_closed(
     kept: story.Kept, monkeypatch: pytest.MonkeyPatch, answered_before: bool, sent: bytes
 ) -> None:
-    monkeypatch.setattr(_connections, "REQUEST_SECONDS", 0.5)
+    monkeypatch.setattr(_connection_limits, "REQUEST_SECONDS", 0.5)
     with running(kept.backend) as site, connected(site) as connection:
         if answered_before:
             assert is_answered(connection)
@@ -89,8 +89,8 @@ def test_connection_without_a_complete_request_is_closed(
 def test_stream_is_not_interrupted_by_new_connections(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(_connections, "MAX_WAITING", 2)
-    monkeypatch.setattr(_connections, "REQUEST_SECONDS", 0.2)
+    monkeypatch.setattr(_connection_limits, "MAX_WAITING", 2)
+    monkeypatch.setattr(_connection_limits, "REQUEST_SECONDS", 0.2)
     flows = story.Kept()
     flows.run("one", story.good(name="one"))
     with running(flows.backend) as site, stream(site, "/stream/flows") as events:
@@ -106,7 +106,7 @@ def test_stream_on_a_reused_connection_is_not_interrupted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A thread closes the file of the previous response, possibly after the stream has started."""
-    monkeypatch.setattr(_connections, "REQUEST_SECONDS", 0.2)
+    monkeypatch.setattr(_connection_limits, "REQUEST_SECONDS", 0.2)
     flows = story.Kept()
     flows.run("one", story.good(name="one"))
     with running(flows.backend) as site, connected(site) as connection, connected(site) as idle:
@@ -126,7 +126,7 @@ def test_visitor_that_does_not_read_the_answer_is_disconnected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Until then its request counts as in progress."""
-    monkeypatch.setattr(_connections, "STALL_SECONDS", 1.0)
+    monkeypatch.setattr(_connection_limits, "STALL_SECONDS", 1.0)
     monkeypatch.setattr(_quotas, "MAX_REQUESTS_PER_CLIENT", 1)
     flows = story.Kept()
     page = f"/flows/{flows.run('long', story.good(300))}"
@@ -140,10 +140,10 @@ def test_limits_are_lower_with_few_file_descriptors() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (512, hard))
-        assert _connections.scaled(256) == 128
-        assert _connections.scaled(1) == 1
+        assert _connection_limits.scaled(256) == 128
+        assert _connection_limits.scaled(1) == 1
         resource.setrlimit(resource.RLIMIT_NOFILE, (2048, hard))
-        assert _connections.scaled(256) == 256
+        assert _connection_limits.scaled(256) == 256
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
@@ -286,7 +286,7 @@ def test_client_with_too_many_pipelined_requests_is_disconnected(kept: story.Kep
 def test_invalid_requests_are_logged_once(
     kept: story.Kept, log: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_connections, "_RARE", RareWarnings(_connections.LOG))
+    monkeypatch.setattr(_connection_limits, "_RARE", RareWarnings(_connection_limits.LOG))
     with running(kept.backend) as site:
         for _ in range(50):
             with connected(site) as connection:

@@ -17,7 +17,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from wbengine import exceptions
 from wbengine.dashboard import _audit as audit
-from wbengine.dashboard import _connections, _http_errors, _http_headers, _roles, _urls, _visitors
+from wbengine.dashboard import (
+    _connection_limits,
+    _http_errors,
+    _http_headers,
+    _roles,
+    _urls,
+    _visitors,
+)
 from wbengine.dashboard._app_state import AppState
 from wbengine.dashboard._quotas import Exceeded
 from wbengine.dashboard._visitors import Visitor
@@ -135,7 +142,7 @@ class Guard:
                 end.enter_context(
                     quota.acquire(self._client(request, visitor), audit.address(request))
                 )
-            connection = _connections.of_scope(request.scope)
+            connection = _connection_limits.of_scope(request.scope)
             if connection is not None:
                 end.enter_context(connection.answering(signed_in=visitor is not None))
             yield

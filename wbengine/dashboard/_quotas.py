@@ -9,7 +9,7 @@ from typing import Final
 
 from starlette.exceptions import HTTPException
 
-from wbengine.dashboard import _connections
+from wbengine.dashboard import _connection_limits
 
 __all__ = ["MAX_REQUESTS", "MAX_STREAMS", "Exceeded", "Quota", "Quotas"]
 
@@ -33,7 +33,7 @@ class Quota:
 
     def __init__(self, subject: str, maximum: int, per_client: int) -> None:
         self._subject = subject
-        self._maximum = _connections.scaled(maximum)
+        self._maximum = _connection_limits.scaled(maximum)
         self._per_client = min(per_client, self._maximum)
         self._counts: Counter[tuple[str, str]] = Counter()
 

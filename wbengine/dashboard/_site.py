@@ -15,7 +15,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
-from wbengine.dashboard import _asgi, _connections, _http_headers
+from wbengine.dashboard import _asgi, _connection_limits, _http_headers
 from wbengine.dashboard._sessions import new_token
 from wbengine.dashboard._visitors import Visitor
 from wbengine.persistence import base as persistence
@@ -100,8 +100,8 @@ class Site:
             application,
             access_log=False,  # Addresses may contain the token.
             log_config=None,
-            http=type("Protocol", (_Protocol,), {"pools": _connections.Pools()}),
-            backlog=_connections.scaled(_MAX_ACCEPTED),
+            http=type("Protocol", (_Protocol,), {"pools": _connection_limits.Pools()}),
+            backlog=_connection_limits.scaled(_MAX_ACCEPTED),
             proxy_headers=bool(hosts),
             forwarded_allow_ips=sorted(_http_headers.LOOPBACK),
             server_header=False,
@@ -126,7 +126,7 @@ class Site:
 
         `ready` is called when the server accepts requests.
         """
-        with self._listener, _connections.rare_warnings("uvicorn.error"):
+        with self._listener, _connection_limits.rare_warnings("uvicorn.error"):
             self._server.on_started = ready
             self._server.run(sockets=[self._listener])
 
@@ -136,7 +136,7 @@ class Site:
 
 
 class _Protocol(H11Protocol):
-    pools: ClassVar[_connections.Pools]
+    pools: ClassVar[_connection_limits.Pools]
 
     def __init__(
         self,
@@ -145,8 +145,8 @@ class _Protocol(H11Protocol):
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        self._limited = _connections.OpenConnection(self.pools)
-        state = _connections.put_into_state(app_state, self._limited)
+        self._limited = _connection_limits.OpenConnection(self.pools)
+        state = _connection_limits.put_into_state(app_state, self._limited)
         super().__init__(config, server_state, state, _loop)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -198,7 +198,7 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        asyncio.get_running_loop().set_exception_handler(_connections.on_loop_error)
+        asyncio.get_running_loop().set_exception_handler(_connection_limits.on_loop_error)
         for listener in sockets or ():
             listener.listen(_BACKLOG)  # uvicorn uses `_MAX_ACCEPTED` as the backlog
         if self.started and self.on_started is not None:
