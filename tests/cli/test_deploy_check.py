@@ -253,7 +253,7 @@ HOSTILE = {
 def test_hostile_code_does_not_affect_the_check_of_other_flows(
     wbengine: Command, store: base.Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("wbengine.operations._code_checks._IMPORT_SECONDS", 5.0)
+    monkeypatch.setattr("wbengine.operations._deploy_checks._IMPORT_SECONDS", 5.0)
     for name in ("quiet", *HOSTILE, "raising_import", "exiting_import"):
         write(f"code_{name}", SIMPLE)
         begin(store, f"code_{name}")

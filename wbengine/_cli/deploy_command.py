@@ -13,7 +13,7 @@ import click
 from wbengine import states
 from wbengine._cli import base, errors, flow_selection, output, params, store_access
 from wbengine._cli import context as contexts
-from wbengine.operations import _bulk_selection, _code_checks
+from wbengine.operations import _bulk_selection, _deploy_checks
 from wbengine.operations._code_findings import Finding, Findings
 from wbengine.views import _formatting, _shown_states
 
@@ -60,7 +60,7 @@ def check(
 ) -> int:
     settings, printer = context.settings, context.printer
     store_access.check_outlives(settings)
-    code = _code_checks.Code(
+    code = _deploy_checks.Code(
         settings.store, tuple(settings.flows or ()), tuple(settings.include), timelimit
     )
     tags = tuple(map(str, filters.pop("tags")))
@@ -68,7 +68,7 @@ def check(
     findings = Findings()
     with context.connection() as (_, connection), _progress(context, findings):
         count = processes or os.cpu_count() or 1
-        for checked in _code_checks.check_flows(connection, conditions, _UNFINISHED, code, count):
+        for checked in _deploy_checks.check_flows(connection, conditions, _UNFINISHED, code, count):
             findings.add(checked)
     printer.document("deploy-check/1", findings.to_dict())
     for finding in findings.sorted():

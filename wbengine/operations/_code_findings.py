@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from wbengine.engines import _code_checks
-from wbengine.operations._code_checks import Checked, Target
+from wbengine.operations._deploy_checks import Checked, Target
 
 __all__ = ["Finding", "Findings"]
 
