@@ -56,7 +56,7 @@ __getattr__, __dir__ = lazily.lazy_attributes(
         "._brokers": ("Broker",),
         "._crashing.exploring": ("crash_everywhere",),
         "._crashing.report": ("Finding", "Report"),
-        "._crashing.run": ("FinishedRun",),
+        "._crashing.simulated_run": ("FinishedRun",),
         "._faults": ("Fault",),
         "._replays": ("Replayed", "replay"),
         "._stores": ("FaultyBackend",),

@@ -28,11 +28,11 @@ _NAMES: Final = {
         "arrays:SCALAR": _NUMPY_SCALARS.split(),
     },
     "pyarrow": {
-        "tables:TABLE": ["lib.Table"],
-        "tables:BATCH": ["lib.RecordBatch"],
-        "tables:CHUNKS": ["lib.ChunkedArray"],
-        "tables:ARRAY": [f"lib.{name}Array" for name in _ARROW_ARRAYS.split(" ")],
-        "tables:SCHEMA": ["lib.Schema"],
+        "arrow_tables:TABLE": ["lib.Table"],
+        "arrow_tables:BATCH": ["lib.RecordBatch"],
+        "arrow_tables:CHUNKS": ["lib.ChunkedArray"],
+        "arrow_tables:ARRAY": [f"lib.{name}Array" for name in _ARROW_ARRAYS.split(" ")],
+        "arrow_tables:SCHEMA": ["lib.Schema"],
     },
     "pandas": {
         "frames:FRAME": ["DataFrame"],
