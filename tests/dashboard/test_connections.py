@@ -262,7 +262,8 @@ def test_clients_connect_while_the_server_is_busy(tmp_path: Path) -> None:
 
 
 def test_unauthenticated_client_that_does_not_read_is_disconnected(tmp_path: Path) -> None:
-    few_seconds = "from wbengine.dashboard import _connections; _connections.REQUEST_SECONDS = 0.5"
+    limits = "from wbengine.dashboard import _connection_limits as limits"
+    few_seconds = f"{limits}; limits.REQUEST_SECONDS = 0.5"
     with process(tmp_path / "log", few_seconds) as site, contextlib.ExitStack() as end:
         assert site.port is not None
         site.seconds("/livez")

@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from alembic import op
 
 from wbengine._sql import dialects
-from wbengine.persistence.backends._sql.migrations import steps
+from wbengine.persistence.backends._sql.migrations import migration_steps
 
 revision = "{LATER}"
 down_revision = "{schema_revisions.HEAD}"
@@ -29,9 +29,9 @@ def upgrade():
     key = sa.Column("atom_uuid", dialects.KEY, primary_key=True)
     table = sa.Table("wbe_later", sa.MetaData(), key, **dialects.TABLE)
     for table_name in ("wbe_logbooks", "wbe_flowdetails", "wbe_atomdetails", "wbe_jobs"):
-        steps.add_column(table_name, sa.Column("later", sa.BigInteger, server_default="7"))
-        steps.add_column(table_name, sa.Column("later_text", dialects.TEXT))
-    steps.add_index("ix_later", "wbe_flowdetails", ["later", "id"])
+        migration_steps.add_column(table_name, sa.Column("later", sa.BigInteger, server_default="7"))
+        migration_steps.add_column(table_name, sa.Column("later_text", dialects.TEXT))
+    migration_steps.add_index("ix_later", "wbe_flowdetails", ["later", "id"])
     table.create(op.get_bind(), checkfirst=True)
 '''
 
