@@ -29,7 +29,8 @@ def upgrade():
     key = sa.Column("atom_uuid", dialects.KEY, primary_key=True)
     table = sa.Table("wbe_later", sa.MetaData(), key, **dialects.TABLE)
     for table_name in ("wbe_logbooks", "wbe_flowdetails", "wbe_atomdetails", "wbe_jobs"):
-        migration_steps.add_column(table_name, sa.Column("later", sa.BigInteger, server_default="7"))
+        later = sa.Column("later", sa.BigInteger, server_default="7")
+        migration_steps.add_column(table_name, later)
         migration_steps.add_column(table_name, sa.Column("later_text", dialects.TEXT))
     migration_steps.add_index("ix_later", "wbe_flowdetails", ["later", "id"])
     table.create(op.get_bind(), checkfirst=True)
