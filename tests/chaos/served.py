@@ -27,7 +27,7 @@ from wbengine.jobs import base as jobs
 from wbengine.patterns import linear_flow
 from wbengine.persistence import backends
 from wbengine.persistence import base as persistence
-from wbengine.persistence._bulk import RUNNING
+from wbengine.persistence._bulk_records import RUNNING
 
 STEPS = 5
 #: Relative frequency of kills of each kind of process.

@@ -18,7 +18,7 @@ from wbengine import states
 from wbengine.conductors import _bulks
 from wbengine.operations import _bulk
 from wbengine.persistence import backends, base
-from wbengine.persistence._bulk import COMPLETE, BulkFlow
+from wbengine.persistence._bulk_records import COMPLETE, BulkFlow
 
 
 @pytest.fixture

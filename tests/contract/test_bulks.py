@@ -12,7 +12,7 @@ import pytest
 from tests.support.failed_flows import store_flows
 from wbengine import exceptions, states
 from wbengine.persistence import base
-from wbengine.persistence._bulk import CANCELLED, COMPLETE, RUNNING, Bulk, BulkFlow, Skipped
+from wbengine.persistence._bulk_records import CANCELLED, COMPLETE, RUNNING, Bulk, BulkFlow, Skipped
 from wbengine.signals import Signal
 
 from . import places

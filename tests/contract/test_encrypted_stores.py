@@ -23,7 +23,7 @@ from wbengine.operations import _reencrypting
 from wbengine.patterns import linear_flow
 from wbengine.persistence import _listing as queries
 from wbengine.persistence import base, models
-from wbengine.persistence._bulk import Bulk, BulkFlow
+from wbengine.persistence._bulk_records import Bulk, BulkFlow
 from wbengine.persistence._edits import Edits
 from wbengine.schedules import Schedule, Schedules
 from wbengine.signals import Signal

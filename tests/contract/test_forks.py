@@ -13,7 +13,7 @@ from wbengine import engines, exceptions, operations, states
 from wbengine.jobs import base as jobs
 from wbengine.operations import Edits, _bulk, _bulk_selection, _operation
 from wbengine.persistence import base, models
-from wbengine.persistence._bulk import BulkFlow
+from wbengine.persistence._bulk_records import BulkFlow
 from wbengine.persistence._step_notes import StepNote
 
 from . import places

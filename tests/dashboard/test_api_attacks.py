@@ -18,7 +18,7 @@ from wbengine._text import json_text
 from wbengine.dashboard import _openapi
 from wbengine.operations import _bulk
 from wbengine.persistence import base
-from wbengine.persistence._bulk import BulkFlow
+from wbengine.persistence._bulk_records import BulkFlow
 
 #: A text for each kind of interpreter between the request and the store.
 TEXTS = (

@@ -17,7 +17,7 @@ from wbengine.conductors import _bulks
 from wbengine.dashboard import _openapi
 from wbengine.operations import _bulk
 from wbengine.persistence import backends
-from wbengine.persistence._bulk import COMPLETE, BulkFlow
+from wbengine.persistence._bulk_records import COMPLETE, BulkFlow
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from wbengine import states
 from wbengine.conductors import _bulks
 from wbengine.operations import _bulk
 from wbengine.persistence import backends
-from wbengine.persistence._bulk import COMPLETE, Bulk, BulkFlow
+from wbengine.persistence._bulk_records import COMPLETE, Bulk, BulkFlow
 
 WHO = "olga, operator, 192.0.2.5"
 PARIS = "find=shop%3Dparis&state=FAILURE"

@@ -16,7 +16,7 @@ from wbengine import engines, operations, states
 from wbengine.engines import _allowed
 from wbengine.operations import _bulk
 from wbengine.persistence import backends, base, models
-from wbengine.persistence._bulk import BulkFlow
+from wbengine.persistence._bulk_records import BulkFlow
 from wbengine.testing import run_submitted
 
 

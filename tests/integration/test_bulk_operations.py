@@ -21,7 +21,7 @@ from wbengine.conductors import _bulks
 from wbengine.conductors.service import ConductorService
 from wbengine.operations import _bulk
 from wbengine.persistence import _commands, backends, base
-from wbengine.persistence._bulk import CANCELLED, COMPLETE, RUNNING, Bulk, BulkFlow
+from wbengine.persistence._bulk_records import CANCELLED, COMPLETE, RUNNING, Bulk, BulkFlow
 
 SIGNAL = {"signal": "paid", "value": {"by": "ann"}}
 

@@ -14,7 +14,7 @@ from tests.operations import undo_flows
 from wbengine import engines, exceptions, operations, states, task
 from wbengine.operations import _bulk
 from wbengine.persistence import backends, base
-from wbengine.persistence._bulk import BulkFlow
+from wbengine.persistence._bulk_records import BulkFlow
 from wbengine.telemetry import metrics
 from wbengine.testing import run_submitted
 from wbengine.views import flow_status as views

@@ -21,7 +21,7 @@ from wbengine.jobs import _queues
 from wbengine.notifications import _service
 from wbengine.operations import _bulk
 from wbengine.persistence import backends, base
-from wbengine.persistence._bulk import Bulk, BulkFlow
+from wbengine.persistence._bulk_records import Bulk, BulkFlow
 from wbengine.telemetry import _fleet_collector, metrics
 
 FACTORY = "tests.cli.shop:order"

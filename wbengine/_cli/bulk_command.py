@@ -9,7 +9,7 @@ import click
 from wbengine._cli import base, common_options, errors, stored_operation
 from wbengine._cli import context as contexts
 from wbengine.operations import _bulk
-from wbengine.persistence._bulk import Bulk
+from wbengine.persistence._bulk_records import Bulk
 from wbengine.views import _formatting
 
 __all__ = ["command"]

@@ -14,7 +14,7 @@ import click
 from wbengine import exceptions
 from wbengine._cli import confirmation, errors, output, stop_signals
 from wbengine.operations import _bulk
-from wbengine.persistence._bulk import Bulk, BulkFlow
+from wbengine.persistence._bulk_records import Bulk, BulkFlow
 
 if TYPE_CHECKING:
     from wbengine._cli.context import Context

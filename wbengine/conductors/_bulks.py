@@ -11,7 +11,7 @@ from typing import Final
 
 from wbengine.operations import _bulk
 from wbengine.persistence import base
-from wbengine.persistence._bulk import COMPLETE, RUNNING
+from wbengine.persistence._bulk_records import COMPLETE, RUNNING
 
 __all__ = ["BulkService"]
 

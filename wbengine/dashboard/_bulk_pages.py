@@ -25,7 +25,7 @@ from wbengine.dashboard import (
 from wbengine.dashboard._app_state import AppState
 from wbengine.operations import _bulk
 from wbengine.operations._operation import Operation
-from wbengine.persistence._bulk import CANCELLED, RUNNING
+from wbengine.persistence._bulk_records import CANCELLED, RUNNING
 from wbengine.persistence._listing import FlowRow
 
 __all__ = [

@@ -28,7 +28,7 @@ from wbengine.dashboard._app_state import AppState
 from wbengine.engines import _engine_choice
 from wbengine.operations import _bulk, _bulk_selection
 from wbengine.operations._operation import Choice, Operation, Parameter
-from wbengine.persistence._bulk import Bulk, BulkFlow
+from wbengine.persistence._bulk_records import Bulk, BulkFlow
 from wbengine.persistence._listing import FlowRow
 
 __all__ = ["CHOICE", "VERBS", "BulkRoutes", "BulkRequest", "examples", "parameters", "start"]

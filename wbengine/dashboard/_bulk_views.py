@@ -13,7 +13,7 @@ from wbengine.dashboard import _visitors
 from wbengine.dashboard._app_state import AppState
 from wbengine.operations import _bulk
 from wbengine.persistence import base
-from wbengine.persistence._bulk import RUNNING, Bulk, Skipped
+from wbengine.persistence._bulk_records import RUNNING, Bulk, Skipped
 
 __all__ = ["BULK", "REASONS", "REFUSED", "RESTRICTED", "BulkView", "latest", "one"]
 

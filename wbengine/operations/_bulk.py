@@ -12,7 +12,7 @@ from wbengine import exceptions, states
 from wbengine._text import json_text
 from wbengine.operations import _operation
 from wbengine.persistence import _commands, base
-from wbengine.persistence._bulk import CANCELLED, RUNNING, Bulk, BulkFlow, Work
+from wbengine.persistence._bulk_records import CANCELLED, RUNNING, Bulk, BulkFlow, Work
 
 __all__ = [
     "MAX_REASON_CHARS",

@@ -12,7 +12,7 @@ from typing import Final, NoReturn
 from wbengine import exceptions
 from wbengine.persistence import _leases, _listing, base, models
 from wbengine.persistence._access_keys import AccessKey
-from wbengine.persistence._bulk import BulkStore
+from wbengine.persistence._bulk_records import BulkStore
 from wbengine.persistence._codes import Code
 from wbengine.persistence._commands import FlowCommand
 from wbengine.persistence._pauses import TaskPause

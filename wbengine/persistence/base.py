@@ -26,7 +26,7 @@ from wbengine.types._outline import ANY_SIGNAL, Outline, OutlineNode
 
 if TYPE_CHECKING:
     from wbengine._payloads.payloads import Payloads
-    from wbengine.persistence._bulk import BulkStore
+    from wbengine.persistence._bulk_records import BulkStore
 
 __all__ = [
     "Backend",

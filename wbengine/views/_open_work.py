@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from wbengine import exceptions, states
-from wbengine.persistence import _bulk, _codes, _commands, _listing, _owners, base
+from wbengine.persistence import _bulk_records, _codes, _commands, _listing, _owners, base
 from wbengine.views import _formatting, _shown_states
 
 __all__ = ["OpenWork", "read"]
@@ -79,12 +79,14 @@ def read(connection: base.Connection) -> OpenWork:
     )
 
 
-def _unclaimed_bulks(connection: base.Connection) -> list[_bulk.Bulk]:
+def _unclaimed_bulks(connection: base.Connection) -> list[_bulk_records.Bulk]:
     try:
         store = connection.bulks
     except exceptions.StorageFailure:  # This store keeps no operations.
         return []
-    return [each for each in store.latest((_bulk.RUNNING,), _MAX_COUNTED) if each.owner is None]
+    return [
+        each for each in store.latest((_bulk_records.RUNNING,), _MAX_COUNTED) if each.owner is None
+    ]
 
 
 def _submitted(connection: base.Connection) -> Iterator[_listing.FlowRow]:

@@ -15,7 +15,7 @@ from wbengine import exceptions, states
 from wbengine._concurrency import clocks
 from wbengine._configuration import named_options
 from wbengine.persistence import (
-    _bulk,
+    _bulk_records,
     _changes,
     _child_ends,
     _leases,
@@ -612,7 +612,7 @@ class MemoryConnection(base.Connection):
             return self._backend.access_keys.get(key_id)
 
     @property
-    def bulks(self) -> _bulk.BulkStore:
+    def bulks(self) -> _bulk_records.BulkStore:
         return self._backend.bulks
 
     def add_codes(self, version: str, apps: Iterable[str], earlier: Iterable[str] = ()) -> None:

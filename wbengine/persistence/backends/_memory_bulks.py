@@ -9,8 +9,8 @@ from typing import Final
 
 from wbengine import exceptions
 from wbengine._concurrency import clocks
-from wbengine.persistence import _bulk, base
-from wbengine.persistence._bulk import Bulk, BulkFlow, Skipped
+from wbengine.persistence import _bulk_records, base
+from wbengine.persistence._bulk_records import Bulk, BulkFlow, Skipped
 
 __all__ = ["MemoryBulkStore"]
 
@@ -25,7 +25,7 @@ class _StoredBulk:
         self.advancing: Final = threading.Lock()
 
 
-class MemoryBulkStore(_bulk.BulkStore):
+class MemoryBulkStore(_bulk_records.BulkStore):
     """The operations on many flows in a memory backend.
 
     :param state_of: returns the stored state of a flow, or None if it does not exist.
@@ -48,20 +48,20 @@ class MemoryBulkStore(_bulk.BulkStore):
         with self._lock:
             return self._now(self._stored(uuid))
 
-    def latest(self, states: Sequence[str] = _bulk.STATES, limit: int = 100) -> list[Bulk]:
+    def latest(self, states: Sequence[str] = _bulk_records.STATES, limit: int = 100) -> list[Bulk]:
         with self._lock:
             bulks = [self._now(each) for each in reversed(self._bulks.values())]
         return [bulk for bulk in bulks if bulk.state in states][:limit]
 
     def advance(
-        self, uuid: str, owner: str, seconds: float, limit: int, work: _bulk.Work
+        self, uuid: str, owner: str, seconds: float, limit: int, work: _bulk_records.Work
     ) -> Bulk | None:
         with self._lock:
             stored = self._stored(uuid)
         with stored.advancing:
             with self._lock:
                 bulk = self._now(stored)
-                if bulk.state != _bulk.RUNNING or bulk.owner not in (None, owner):
+                if bulk.state != _bulk_records.RUNNING or bulk.owner not in (None, owner):
                     return None
                 stored.bulk = bulk._replace(owner=owner)
                 stored.until = self._clock.monotonic() + seconds
@@ -70,8 +70,8 @@ class MemoryBulkStore(_bulk.BulkStore):
             reasons = work(self._backend, stored.bulk, flows)
             with self._lock:
                 stored.reasons.update(reasons)
-                after = _bulk.after(stored.bulk, len(flows), len(reasons))
-                if after.state == _bulk.COMPLETE:
+                after = _bulk_records.after(stored.bulk, len(flows), len(reasons))
+                if after.state == _bulk_records.COMPLETE:
                     after = after._replace(ended=self._clock.time())
                 stored.bulk = after
                 return after
@@ -85,9 +85,9 @@ class MemoryBulkStore(_bulk.BulkStore):
     def change_state(self, uuid: str, state: str) -> Bulk:
         with self._lock:
             stored = self._stored(uuid)
-            _bulk.check_change(stored.bulk, state)
+            _bulk_records.check_change(stored.bulk, state)
             if stored.bulk.state != state:
-                ended = None if state == _bulk.RUNNING else self._clock.time()
+                ended = None if state == _bulk_records.RUNNING else self._clock.time()
                 stored.bulk = stored.bulk._replace(state=state, ended=ended, owner=None)
             return self._now(stored)
 

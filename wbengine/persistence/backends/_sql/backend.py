@@ -44,7 +44,7 @@ from wbengine.signals import Signal, oldest_first
 from wbengine.types._outline import Outline
 
 if TYPE_CHECKING:
-    from wbengine.persistence._bulk import BulkStore
+    from wbengine.persistence._bulk_records import BulkStore
 
 __all__ = ["SQLBackend", "SQLConnection"]
 

@@ -11,8 +11,8 @@ import sqlalchemy as sa
 from wbengine import exceptions, states
 from wbengine._concurrency.crash_points import crashpoint
 from wbengine._sql import dialects
-from wbengine.persistence import _bulk, _sealed_fields, base
-from wbengine.persistence._bulk import Bulk, BulkFlow, Skipped
+from wbengine.persistence import _bulk_records, _sealed_fields, base
+from wbengine.persistence._bulk_records import Bulk, BulkFlow, Skipped
 from wbengine.persistence.backends._sql import rows, tables
 
 __all__ = ["SQLBulkStore"]
@@ -49,7 +49,7 @@ class _Statements:
         # This also locks the row until the transaction ends.
         self.claim = sa.text(
             f"UPDATE {_BULKS} SET owner = :owner, owner_until = {now} + :seconds {one}"
-            f" AND state = '{_bulk.RUNNING}'"
+            f" AND state = '{_bulk_records.RUNNING}'"
             f" AND (owner IS NULL OR owner_until <= {now} OR owner = :owner)"
         )
         self.release = sa.text(
@@ -94,7 +94,7 @@ class _Statements:
 _statements: Final = functools.cache(_Statements)
 
 
-class SQLBulkStore(_bulk.BulkStore):
+class SQLBulkStore(_bulk_records.BulkStore):
     """The operations on many flows in a database.
 
     :param transact: carries work out in a transaction (see `SQLConnection`).
@@ -149,12 +149,12 @@ class SQLBulkStore(_bulk.BulkStore):
             raise _missing(uuid)
         return _bulk_of(found[0])
 
-    def latest(self, states: Sequence[str] = _bulk.STATES, limit: int = 100) -> list[Bulk]:
+    def latest(self, states: Sequence[str] = _bulk_records.STATES, limit: int = 100) -> list[Bulk]:
         found = self._read("Listing operations", self._sql.latest, states=list(states), limit=limit)
         return [_bulk_of(row) for row in found]
 
     def advance(
-        self, uuid: str, owner: str, seconds: float, limit: int, work: _bulk.Work
+        self, uuid: str, owner: str, seconds: float, limit: int, work: _bulk_records.Work
     ) -> Bulk | None:
         claim = {"uuid": uuid, "owner": owner, "seconds": seconds}
 
@@ -186,8 +186,8 @@ class SQLBulkStore(_bulk.BulkStore):
             ]
             if skipped:
                 connection.execute(self._sql.skip, skipped)
-            bulk = _bulk.after(bulk, len(flows), len(skipped))
-            is_over = int(bulk.state == _bulk.COMPLETE)
+            bulk = _bulk_records.after(bulk, len(flows), len(skipped))
+            is_over = int(bulk.state == _bulk_records.COMPLETE)
             connection.execute(self._sql.settle, {**bulk._asdict(), "is_over": is_over})
             if is_over:
                 bulk = _bulk_of(connection.execute(self._sql.get, {"uuid": uuid}).mappings().one())
@@ -209,9 +209,9 @@ class SQLBulkStore(_bulk.BulkStore):
             row = connection.execute(self._sql.get_for_update, {"uuid": uuid}).mappings().first()
             if row is None:
                 raise _missing(uuid)
-            _bulk.check_change(_bulk_of(row), state)
+            _bulk_records.check_change(_bulk_of(row), state)
             if row["state"] != state:
-                is_over = int(state != _bulk.RUNNING)
+                is_over = int(state != _bulk_records.RUNNING)
                 parameters = {"uuid": uuid, "state": state, "is_over": is_over}
                 connection.execute(self._sql.change_state, parameters)
             return _bulk_of(connection.execute(self._sql.get, {"uuid": uuid}).mappings().one())
