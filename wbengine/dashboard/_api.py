@@ -39,7 +39,7 @@ from wbengine.fleet._queues import QueueView
 from wbengine.fleet.client import WorkerView
 from wbengine.jobs import _places
 from wbengine.jobs._queues import JobQueue
-from wbengine.operations import _allowed_flows, _results
+from wbengine.operations import _allowed_flows, _flow_results
 from wbengine.persistence import base as persistence
 from wbengine.views import _event_history, _json_values, _open_work, _shown_states
 
@@ -460,7 +460,7 @@ class Api:
         """
         self._check_shows_values()
         uuid = _uuid(request)
-        ended = self._state.store(request).read(lambda each: _results.read(each, uuid))
+        ended = self._state.store(request).read(lambda each: _flow_results.read(each, uuid))
         mask = self._state.store(request).redactor(uuid).text
         error = ended.error and {"type": ended.error.type, "message": mask(ended.error.message)}
         return {
