@@ -22,7 +22,7 @@ from wbengine import exceptions as exc
 from wbengine.engines.worker_based._connections import dead_letters
 from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.engines.worker_based._messages import headers as hd
-from wbengine.fleet import _ledgers, _queues
+from wbengine.fleet import _ledgers, _message_queues
 from wbengine.fleet import client as fleets
 from wbengine.patterns import linear_flow
 
@@ -67,18 +67,18 @@ def test_request_that_kills_workers_is_dead_lettered_and_can_be_retried(
     with fleet(tmp_path, url, 3):
         why = lose(tasks.Killer("k"), url, folder=str(tmp_path))
     view = fleets.Fleet(url=url)
-    (letter,) = _queues.list_dead_letters(view)
+    (letter,) = _message_queues.list_dead_letters(view)
     assert (letter.task, letter.action, letter.epoch) == ("k", "execute", 2)
     assert letter.why == why and "2 workers were lost" in why
     assert letter.age is not None and 0 <= letter.age < 60
     # Listing dead letters does not change them.
-    assert [letter.id] == [one.id for one in _queues.list_dead_letters(view)]
+    assert [letter.id] == [one.id for one in _message_queues.list_dead_letters(view)]
     (tmp_path / "mended").touch()
     with fleet(tmp_path, url, 1), view, _ledgers.open_ledger(None, view.target) as ledger:
         view.workers(least=1, wait=60)
-        assert _queues.retry(view, ledger, [letter.id]) == {}
+        assert _message_queues.retry(view, ledger, [letter.id]) == {}
         until(lambda: len(tasks.runs(tmp_path)) == 3)
-        assert _queues.list_dead_letters(view) == []
+        assert _message_queues.list_dead_letters(view) == []
 
 
 @pytest.mark.parametrize("url", ["filesystem"], indirect=True)
@@ -90,7 +90,9 @@ def test_request_that_kills_workers_while_decoded_is_dead_lettered(
         assert "2 workers were lost" in lose(tasks.Reader("r"), url, venom=venom)
         assert len(tasks.runs(tmp_path)) == 2
         assert sum(one.process.poll() is None for one in started) == 1
-    assert [letter.task for letter in _queues.list_dead_letters(fleets.Fleet(url=url))] == ["r"]
+    assert [letter.task for letter in _message_queues.list_dead_letters(fleets.Fleet(url=url))] == [
+        "r"
+    ]
 
 
 def letter_of(number: int) -> env.Envelope:
@@ -105,10 +107,10 @@ def test_dead_letters_are_listed_in_order_until_purged(url: str) -> None:
         for number in range(3):
             with dead_letters.DeadLetters(view.target, "default", 5.0) as letters:
                 letters.put(letter_of(number))
-        assert [one.task for one in _queues.list_dead_letters(view)] == ["t0", "t1", "t2"]
-        (queue,) = _queues.list_queues(view, ["default.dead-letters"])
-        assert (queue.kind, queue.messages) == (_queues.DEAD, 3)
-        failed = _queues.retry(view, None, ["id-1", "id-"])
+        assert [one.task for one in _message_queues.list_dead_letters(view)] == ["t0", "t1", "t2"]
+        (queue,) = _message_queues.list_queues(view, ["default.dead-letters"])
+        assert (queue.kind, queue.messages) == (_message_queues.DEAD, 3)
+        failed = _message_queues.retry(view, None, ["id-1", "id-"])
         assert [(id, type(error), str(error)) for id, error in failed.items()] == [
             (
                 "id-1",
@@ -118,10 +120,10 @@ def test_dead_letters_are_listed_in_order_until_purged(url: str) -> None:
             ("id-", exc.NotFound, "unknown dead letter 'id-'"),
         ]
         with pytest.raises(exc.NotFound, match="dead letter 'id-' is ambiguous: id-0, id-1, id-2"):
-            _queues.select_dead_letters(_queues.list_dead_letters(view), ["id-"])
-        assert len(_queues.list_dead_letters(view)) == 3
-        assert _queues.purge(view, [queue]) == {"default.dead-letters": 3}
-        assert _queues.list_dead_letters(view) == []
+            _message_queues.select_dead_letters(_message_queues.list_dead_letters(view), ["id-"])
+        assert len(_message_queues.list_dead_letters(view)) == 3
+        assert _message_queues.purge(view, [queue]) == {"default.dead-letters": 3}
+        assert _message_queues.list_dead_letters(view) == []
 
 
 @pytest.fixture
@@ -153,14 +155,14 @@ def test_rabbitmq_user_without_dead_letter_rights_gets_permission_denied(
     with dead_letters.DeadLetters(view.target, "default", 5.0) as letters, refused:
         letters.put(letter_of(1))
     with refused:
-        _queues.list_dead_letters(view)
+        _message_queues.list_dead_letters(view)
     # The permission to inspect the queue does not include reading it.
     view = fleets.Fleet(url=limited(rf"^(default.*|{ENGINES})$", others, others))
     with refused:
-        _queues.list_dead_letters(view)
-    assert [letter.id for letter in _queues.list_dead_letters(fleets.Fleet(url=rabbitmq_url))] == [
-        "id-0"
-    ]
+        _message_queues.list_dead_letters(view)
+    assert [
+        letter.id for letter in _message_queues.list_dead_letters(fleets.Fleet(url=rabbitmq_url))
+    ] == ["id-0"]
 
 
 def test_rabbitmq_operator_works_with_documented_permissions(
@@ -177,13 +179,17 @@ def test_rabbitmq_operator_works_with_documented_permissions(
     rights = [line.strip().replace("orders", "default") for line in lines]
     with fleets.Fleet(url=limited(*rights)) as view, workers.worker_in_thread(rabbitmq_url, tasks):
         view.workers(least=1, wait=60)
-        failed = _queues.retry(
-            view, None, [letter.id for letter in _queues.list_dead_letters(view)]
+        failed = _message_queues.retry(
+            view, None, [letter.id for letter in _message_queues.list_dead_letters(view)]
         )
         assert list(failed) == ["id-1"] and isinstance(failed["id-1"], exc.NotFound)
-        found = _queues.list_queues(view)
-        waiting = [queue for queue in found if queue.kind in (_queues.DEAD, _queues.REQUESTS)]
-        assert sorted(_queues.purge(view, waiting).values()) == [0, 1]
+        found = _message_queues.list_queues(view)
+        waiting = [
+            queue
+            for queue in found
+            if queue.kind in (_message_queues.DEAD, _message_queues.REQUESTS)
+        ]
+        assert sorted(_message_queues.purge(view, waiting).values()) == [0, 1]
 
 
 @pytest.mark.slow
@@ -217,5 +223,5 @@ def test_dead_letter_of_another_ledger_is_not_resent(url: str) -> None:
         letter.headers[hd.WBE_LEDGER] = "sqlite:abc"
         with dead_letters.DeadLetters(transports.resolve(url), "default", 5.0) as letters:
             letters.put(letter)
-        (error,) = _queues.retry(view, None, ["id-0"]).values()
+        (error,) = _message_queues.retry(view, None, ["id-0"]).values()
         assert "request id-0 needs ledger sqlite:abc, got none" in str(error)

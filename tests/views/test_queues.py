@@ -11,7 +11,7 @@ import pytest
 from tests.support import worker_tasks as tasks
 from tests.support.workers import until, worker_in_thread
 from wbengine import engines, exceptions, transports
-from wbengine.fleet import _ledgers, _queues
+from wbengine.fleet import _ledgers, _message_queues
 from wbengine.fleet import client as fleets
 from wbengine.patterns import unordered_flow
 
@@ -41,7 +41,7 @@ def test_purged_requests_are_resent(place: dict[str, Any], looking: fleets.Fleet
         made, thread = begun(place, 5)
 
         def waiting() -> int:
-            (found,) = _queues.list_queues(looking, [queue])
+            (found,) = _message_queues.list_queues(looking, [queue])
             assert (found.kind, found.topic, found.workers) == ("requests", "t", (one.identity,))
             return found.messages
 
@@ -55,11 +55,13 @@ def test_purged_requests_are_resent(place: dict[str, Any], looking: fleets.Fleet
             some = _ledgers.rows(rows, 3)
             assert len(some.rows) == 3 and some.after is not None
             assert _ledgers.rows(rows, state="claimed").rows == ()
-        kinds = {each.name: each.kind for each in _queues.list_queues(looking)}
+        kinds = {each.name: each.kind for each in _message_queues.list_queues(looking)}
         assert kinds[one.identity] == "worker"
-        if _queues.can_list(looking):
+        if _message_queues.can_list(looking):
             assert sorted(kinds.values()) == ["engine", "requests", "worker"]
-        assert _queues.purge(looking, _queues.list_queues(looking, [queue])) == {queue: 5}
+        assert _message_queues.purge(looking, _message_queues.list_queues(looking, [queue])) == {
+            queue: 5
+        }
         assert waiting() == 0
         one.resume()
         thread.join(60)
@@ -73,16 +75,18 @@ def test_queue_is_found_by_prefix_and_unknown_name_gets_a_suggestion(
 ) -> None:
     with worker_in_thread(place["url"], tasks, ledger=place.get("ledger")) as one:
         (queue,) = one.queues.values()
-        if _queues.can_list(looking):  # other brokers need exact names
-            assert [each.name for each in _queues.list_queues(looking, ["t."], wait=30)] == [queue]
+        if _message_queues.can_list(looking):  # other brokers need exact names
+            assert [
+                each.name for each in _message_queues.list_queues(looking, ["t."], wait=30)
+            ] == [queue]
         with pytest.raises(exceptions.NotFound, match=f"unknown queue 'x{queue}' .did you mean"):
-            _queues.list_queues(looking, [f"x{queue}"], wait=30)
+            _message_queues.list_queues(looking, [f"x{queue}"], wait=30)
 
 
 def test_empty_broker_has_no_queues(place: dict[str, Any], looking: fleets.Fleet) -> None:
-    assert _queues.list_queues(looking, wait=0.1) == []
+    assert _message_queues.list_queues(looking, wait=0.1) == []
     with pytest.raises(exceptions.NotFound, match="unknown queue 'q'"):
-        _queues.list_queues(looking, ["q"], wait=0.1)
+        _message_queues.list_queues(looking, ["q"], wait=0.1)
 
 
 def test_ledger_rows_are_listed_by_state_in_pages(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from wbengine.views import _formatting
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from wbengine.fleet._queues import DeadLetterView
+    from wbengine.fleet._message_queues import DeadLetterView
     from wbengine.persistence._listing import Backlog
 
 __all__ = ["command"]
@@ -87,12 +87,12 @@ def ls(
 
 
 def _list_queues(context: contexts.Context, names: tuple[str, ...]) -> None:
-    from wbengine.fleet import _queues
+    from wbengine.fleet import _message_queues
 
     settings, printer = context.settings, context.printer
     with fleets.create(settings) as fleet:
-        queue_views = _queues.list_queues(fleet, names, wait=fleets.wait_seconds(settings))
-        complete = _queues.can_list(fleet)
+        queue_views = _message_queues.list_queues(fleet, names, wait=fleets.wait_seconds(settings))
+        complete = _message_queues.can_list(fleet)
     backlog = _backlog(context)
     content = {
         "backlog": None
@@ -104,8 +104,8 @@ def _list_queues(context: contexts.Context, names: tuple[str, ...]) -> None:
     }
     printer.document("queues-ls/1", content)
     if backlog is not None and not names:
-        printer.line(f"Backlog: {_queues.describe_backlog(backlog)}")
-    shown, folded = (queue_views, None) if names else _queues.fold(queue_views)
+        printer.line(f"Backlog: {_message_queues.describe_backlog(backlog)}")
+    shown, folded = (queue_views, None) if names else _message_queues.fold(queue_views)
     rows = [(view.name, view.kind, view.messages, view.consumers, view.topic) for view in shown]
     printer.table(
         ("NAME", "KIND", "MESSAGES", "CONSUMERS", "TOPIC"),
@@ -174,12 +174,12 @@ def _list_rows(
 
 
 def _list_dead(context: contexts.Context, limit: int, filters: Mapping[str, Any]) -> None:
-    from wbengine.fleet import _queues, _requests
+    from wbengine.fleet import _message_queues, _requests
 
     chosen = _requests.Filter(**filters)
     dead_letters = [
         letter
-        for letter in _queues.list_dead_letters(fleets.create(context.settings))
+        for letter in _message_queues.list_dead_letters(fleets.create(context.settings))
         if chosen.includes(_requests.of_letter(letter))
     ]
     _print_dead_letters(
@@ -236,14 +236,16 @@ def _print_dead_letters(
 def retry(
     context: contexts.Context, ids: tuple[str, ...], everything: bool, dry_run: bool, yes: bool
 ) -> None:
-    from wbengine.fleet import _ledgers, _queues
+    from wbengine.fleet import _ledgers, _message_queues
 
     if bool(ids) == everything:
         raise click.UsageError("exactly one of REQUEST and --all is required")
     settings, printer = context.settings, context.printer
     failed: dict[str, Exception] = {}
     with fleets.create(settings) as fleet:
-        dead_letters = _queues.select_dead_letters(_queues.list_dead_letters(fleet), ids)
+        dead_letters = _message_queues.select_dead_letters(
+            _message_queues.list_dead_letters(fleet), ids
+        )
         if dead_letters and not dry_run:
             confirmation.confirm(context, f"send {len(dead_letters)} dead letters again", yes)
             with (
@@ -251,7 +253,7 @@ def retry(
                 _ledgers.open_ledger(settings.ledger, fleet.target) as ledger,
             ):
                 request_ids = [letter.id for letter in dead_letters]
-                failed = _queues.retry(
+                failed = _message_queues.retry(
                     fleet, ledger, request_ids, wait=fleets.wait_seconds(settings)
                 )
     sent = [letter for letter in dead_letters if letter.id not in failed]
@@ -299,22 +301,22 @@ def _unsent_error(
 def purge(
     context: contexts.Context, names: tuple[str, ...], everything: bool, dry_run: bool, yes: bool
 ) -> None:
-    from wbengine.fleet import _queues
+    from wbengine.fleet import _message_queues
 
     if bool(names) == everything:
         raise click.UsageError("exactly one of NAME and --all is required")
     settings = context.settings
     with fleets.create(settings) as fleet:
-        queue_views = _queues.list_queues(fleet, names, wait=fleets.wait_seconds(settings))
+        queue_views = _message_queues.list_queues(fleet, names, wait=fleets.wait_seconds(settings))
         if everything:
-            queue_views = [view for view in queue_views if view.kind == _queues.REQUESTS]
+            queue_views = [view for view in queue_views if view.kind == _message_queues.REQUESTS]
         counts = {view.name: view.messages for view in queue_views}
         if not dry_run and any(counts.values()):
             total = sum(counts.values())
             confirmation.confirm(
                 context, f"delete {total} messages in {len(queue_views)} queues", yes
             )
-            counts = _queues.purge(fleet, queue_views)
+            counts = _message_queues.purge(fleet, queue_views)
     purged = [{"name": view.name, "messages": counts.get(view.name, 0)} for view in queue_views]
     context.printer.document("queues-purge/1", {"dry_run": dry_run, "queues": purged})
     count = "WOULD DELETE" if dry_run else "DELETED"

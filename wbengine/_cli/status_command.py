@@ -71,13 +71,13 @@ def _read_load(
 
     :raises TransportFailure: if the broker cannot be reached.
     """
-    from wbengine.fleet import _queues, _summary
+    from wbengine.fleet import _message_queues, _summary
 
     min_workers = 1 if least is None else least
     with fleets.create(settings) as fleet:
         wait = fleets.wait_seconds(settings) if least is None else settings.timeout
         workers = fleet.workers(least=min_workers, wait=wait)
-        content = _summary.summary(fleet, workers, _queues.list_queues(fleet))
+        content = _summary.summary(fleet, workers, _message_queues.list_queues(fleet))
     problem = None
     if not workers and min_workers:
         problem = fleets.no_worker_error(settings, fleet)

@@ -35,7 +35,7 @@ from wbengine.dashboard import (
 from wbengine.dashboard._app_state import AppState
 from wbengine.engines import _input_schemas
 from wbengine.fleet import _requests
-from wbengine.fleet._queues import QueueView
+from wbengine.fleet._message_queues import QueueView
 from wbengine.fleet.client import WorkerView
 from wbengine.jobs import _places
 from wbengine.jobs._queues import JobQueue

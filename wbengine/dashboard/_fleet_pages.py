@@ -15,7 +15,7 @@ from wbengine.dashboard import _http_errors, _operation_forms, _stream
 from wbengine.dashboard._app_state import AppState
 from wbengine.engines.worker_based._messages import worker_life
 from wbengine.fleet import _ledgers, _requests
-from wbengine.fleet import _queues as queues
+from wbengine.fleet import _message_queues as queues
 from wbengine.fleet.client import WorkerView
 from wbengine.operations._operation import Operation
 

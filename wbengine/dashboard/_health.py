@@ -11,7 +11,7 @@ from starlette.routing import Route
 
 from wbengine import exceptions, operations
 from wbengine.dashboard._app_state import AppState
-from wbengine.fleet import _queues as queues
+from wbengine.fleet import _message_queues as queues
 from wbengine.jobs._queues import queues_of
 from wbengine.persistence._listing import Backlog
 from wbengine.persistence._pauses import TaskPause

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, Final
 from wbengine import exceptions
 from wbengine.engines.worker_based._messages import worker_life
 from wbengine.fleet import _ledgers
-from wbengine.fleet import _queues as queues
+from wbengine.fleet import _message_queues as queues
 from wbengine.fleet import _requests as requests
 from wbengine.fleet import _summary as fleet_summary
 from wbengine.fleet._ledgers import RowPage
 from wbengine.views.redaction import Redactor, redacted
 
 if TYPE_CHECKING:
-    from wbengine.fleet._queues import QueueView
+    from wbengine.fleet._message_queues import QueueView
     from wbengine.fleet.client import Fleet, WorkerView
 
 __all__ = ["WorkerMonitor"]

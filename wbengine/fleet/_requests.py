@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from wbengine._configuration import named_options
 from wbengine.engines.worker_based.ledger import _base
-from wbengine.fleet import _ledgers, _queues
+from wbengine.fleet import _ledgers, _message_queues
 from wbengine.fleet.client import Fleet, WorkerView
 from wbengine.views import _formatting
 
@@ -104,7 +104,7 @@ def list_requests(
     :raises LedgerFailure, TransportFailure: if the ledger or the broker cannot be read.
     """
     if chosen.state == DEAD:
-        letters = map(of_letter, _queues.list_dead_letters(fleet))
+        letters = map(of_letter, _message_queues.list_dead_letters(fleet))
         return RequestPage(tuple(each for each in letters if chosen.includes(each))[:limit], None)
     if ledger is None:
         return None
@@ -125,7 +125,7 @@ def of_row(row: _ledgers.RowView, tasks: Mapping[str, str]) -> RequestView:
     return RequestView(row.id, row.epoch, row.state, row.age, row.holder, tasks.get(row.id))
 
 
-def of_letter(letter: _queues.DeadLetterView) -> RequestView:
+def of_letter(letter: _message_queues.DeadLetterView) -> RequestView:
     return RequestView(
         letter.id,
         letter.epoch,

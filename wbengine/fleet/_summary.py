@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection
 from typing import Any, Final
 
-from wbengine.fleet import _queues
+from wbengine.fleet import _message_queues
 from wbengine.fleet.client import Fleet, WorkerView
 
 __all__ = ["FIELDS", "summary"]
@@ -18,7 +18,7 @@ FIELDS: Final = (
 
 
 def summary(
-    fleet: Fleet, workers: Collection[WorkerView], queues: Collection[_queues.QueueView]
+    fleet: Fleet, workers: Collection[WorkerView], queues: Collection[_message_queues.QueueView]
 ) -> dict[str, Any]:
     """Return the load of a fleet as data for JSON."""
     return {
@@ -31,5 +31,5 @@ def summary(
         "running": sum(view.running for view in workers),
         "topics": dict(Counter(topic for view in workers for topic in view.topics)),
         "versions": dict(Counter(view.version or "?" for view in workers)),
-        "waiting": sum(view.messages for view in queues if view.kind == _queues.REQUESTS),
+        "waiting": sum(view.messages for view in queues if view.kind == _message_queues.REQUESTS),
     }

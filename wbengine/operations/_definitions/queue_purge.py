@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from wbengine.fleet import _queues
+from wbengine.fleet import _message_queues
 from wbengine.operations import _operation as op
 
 _QueueName = Annotated[
@@ -38,5 +38,5 @@ def purge(scope: op.Scope, queue: _QueueName) -> dict[str, Any]:
     flow.
     """
     fleet = scope.open_fleet()
-    (found,) = _queues.list_queues(fleet, [queue])
-    return {"queue": found.name, "messages": _queues.purge(fleet, [found])[found.name]}
+    (found,) = _message_queues.list_queues(fleet, [queue])
+    return {"queue": found.name, "messages": _message_queues.purge(fleet, [found])[found.name]}

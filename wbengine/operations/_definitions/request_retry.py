@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from wbengine.fleet import _ledgers, _queues
+from wbengine.fleet import _ledgers, _message_queues
 from wbengine.operations import _operation as op
 
 _RequestId = Annotated[
@@ -35,9 +35,11 @@ def retry(scope: op.Scope, request: _RequestId) -> dict[str, Any]:
     sent is not deleted.
     """
     fleet = scope.open_fleet()
-    (letter,) = _queues.select_dead_letters(_queues.list_dead_letters(fleet), [request])
+    (letter,) = _message_queues.select_dead_letters(
+        _message_queues.list_dead_letters(fleet), [request]
+    )
     with _ledgers.open_ledger(scope.ledger, fleet.target) as ledger:
-        failed = _queues.retry(fleet, ledger, [letter.id])
+        failed = _message_queues.retry(fleet, ledger, [letter.id])
     for error in failed.values():
         raise error
     return {"request": letter.id, "task": letter.task, "flow": letter.flow}
