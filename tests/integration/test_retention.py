@@ -15,7 +15,7 @@ from tests.support import conducted
 from tests.support.killed import is_killed
 from tests.support.waiting import until
 from wbengine import engines, exceptions, states, testing
-from wbengine.conductors import _retention
+from wbengine.conductors import _retention_service
 from wbengine.conductors.service import ConductorService
 from wbengine.operations._retention import Retention
 from wbengine.persistence import _commands, backends, models
@@ -61,8 +61,8 @@ def kept(store: persistence.Backend) -> set[str]:
 
 def service(
     store: persistence.Backend, owner: str = "a", **settings: Any
-) -> _retention.RetentionService:
-    return _retention.RetentionService(store, Retention.parse(settings), owner)
+) -> _retention_service.RetentionService:
+    return _retention_service.RetentionService(store, Retention.parse(settings), owner)
 
 
 def never(seconds: float) -> bool:

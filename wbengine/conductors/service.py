@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from wbengine import engines, exceptions, states
 from wbengine._concurrency import conditions, threads
-from wbengine.conductors import _bulks, _code_versions, _retention
+from wbengine.conductors import _bulks, _code_versions, _retention_service
 from wbengine.conductors.backends import impl_nonblocking
 from wbengine.engines import _allowed
 from wbengine.jobs import _stored
@@ -160,7 +160,7 @@ class ConductorService:
         )
         #: The deletion of ended flows; None if all are kept.
         self.retention: Final = (
-            _retention.RetentionService(persistence, Retention.parse(retention), self.name)
+            _retention_service.RetentionService(persistence, Retention.parse(retention), self.name)
             if retention
             else None
         )
