@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from wbengine._sql import files, sqlalchemy_engines
+from wbengine._sql import open_sqlite_files, sqlalchemy_engines
 
 __all__ = ["can_listen", "can_watch", "listen", "watch"]
 
@@ -81,7 +81,7 @@ def watch(
 
 def _watch(
     engine: sa.Engine,
-    file: files.OpenFile,
+    file: open_sqlite_files.OpenFile,
     query: str,
     parameters: Mapping[str, Any],
     on_due: Callable[[], None],

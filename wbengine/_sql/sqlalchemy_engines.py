@@ -19,7 +19,7 @@ from sqlalchemy import pool
 from wbengine import logging
 from wbengine._configuration import named_options, process_names
 from wbengine._imports import installing
-from wbengine._sql import connection_options, dialects, files, writers
+from wbengine._sql import connection_options, dialects, open_sqlite_files, writers
 from wbengine._sqlite import sqlite_files
 from wbengine._sqlite.fork_gate import ForkGate
 
@@ -164,7 +164,7 @@ def make_engine(
     )
     writer = None
     if settings.dialect == dialects.SQLITE and not settings.in_memory:
-        writer = writers.Writer(str(settings.url.database), files.OpenFile(_fork_gate))
+        writer = writers.Writer(str(settings.url.database), open_sqlite_files.OpenFile(_fork_gate))
     engine.update_execution_options(
         **{
             _LEVEL: arguments.get("isolation_level"),
@@ -233,7 +233,7 @@ def _close_file(engine: sa.Engine) -> None:
 
 
 def using(engine: sa.Engine) -> contextlib.AbstractContextManager[None]:
-    """Return a context manager for the use of connections. For SQLite, see `files.OpenFile`."""
+    """Return a context manager for the use of connections. For SQLite, see `OpenFile`."""
     writer = writer_of(engine)
     return _NO_FILE if writer is None else writer.file
 

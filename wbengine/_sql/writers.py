@@ -22,7 +22,7 @@ from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
 
-from wbengine._sql.files import OpenFile
+from wbengine._sql.open_sqlite_files import OpenFile
 from wbengine._sqlite import sqlite_files
 
 __all__ = ["WRITER", "Writer"]

@@ -340,7 +340,7 @@ DUTIES: Final = sa.Table(
     **dialects.TABLE,
 )
 
-#: Operations on many flows (`persistence._bulk.Bulk`). Times are Unix seconds.
+#: Operations on many flows (`persistence._bulk_records.Bulk`). Times are Unix seconds.
 BULKS: Final = sa.Table(
     "wbe_bulks",
     METADATA,
