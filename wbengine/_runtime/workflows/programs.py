@@ -10,8 +10,7 @@ from wbengine._runtime.workflow_call import WorkflowCall
 from wbengine._runtime.workflows.async_program import AsyncProgram
 from wbengine._runtime.workflows.history import History
 from wbengine._runtime.workflows.program import Completion, Program
-from wbengine._runtime.workflows.replay_program import ReplayProgram
-from wbengine._runtime.workflows.thread_program import ThreadProgram
+from wbengine._runtime.workflows.thread_program import ReplayProgram, ThreadProgram
 from wbengine.persistence import _step_notes, models
 from wbengine.storage import Storage
 

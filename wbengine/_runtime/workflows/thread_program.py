@@ -1,4 +1,4 @@
-"""The call of a plain workflow function, in its own thread."""
+"""The call of a plain workflow function: in its own thread, or only to replay its steps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from wbengine._introspection import object_names
 from wbengine._runtime.workflows.program import Program
 from wbengine._runtime.workflows.workflow_loop import WorkflowLoop
 
-__all__ = ["ThreadProgram"]
+__all__ = ["ReplayProgram", "ThreadProgram"]
 
 LOG: Final = logging.getLogger(__name__)
 
@@ -150,3 +150,32 @@ class ThreadProgram(Program):
         if self._is_closed:
             raise exceptions.WorkflowInterrupted("The run of the workflow has ended")
         self._deliver()
+
+
+class ReplayProgram(ThreadProgram):
+    """A call that ends when the function waits for a step without a result.
+
+    It runs in the calling thread.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, on_waiting=_do_nothing, **kwargs)
+
+    def advance(self) -> None:
+        self._has_begun = True
+        self._thread = threading.current_thread()
+        contexts.copy().run(self._run)
+
+    def close(self) -> None:
+        self._is_closed = True
+
+    def _return_turn(self) -> None:
+        pass  # The engine and the function share a thread.
+
+    def _wait_for_turn(self) -> None:
+        self._is_closed = True
+        raise exceptions.WorkflowInterrupted("The replay ends: the step has no result")
+
+
+def _do_nothing() -> None:
+    pass
