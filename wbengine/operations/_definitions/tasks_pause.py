@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from wbengine.operations import _operation as op
-from wbengine.operations import _pausing, _task_types
+from wbengine.operations import _pausing
 from wbengine.persistence import _pauses
 from wbengine.views import _formatting
 
@@ -83,5 +83,5 @@ def pause(
     paused = _pausing.pause_tasks(
         scope.backend, pattern, reason=reason, by=scope.by, seconds=seconds
     )
-    warning = _task_types.unmatched_warning(scope.backend, pattern)
+    warning = _pausing.unmatched_warning(scope.backend, pattern)
     return {**paused.to_dict(), "warning": warning}
