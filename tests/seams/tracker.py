@@ -597,8 +597,8 @@ def limited_front_rows(length: int) -> Iterator[None]:
 
 
 def _no_epoch_check(before: Any) -> Any:
-    def refusal(entry: Any, reply: Reply) -> Any:
-        reason = before(entry, reply)
+    def refusal(self: Any, entry: Any, reply: Reply) -> Any:
+        reason = before(self, entry, reply)
         return None if reason == "old_epoch" else reason
 
     return refusal
@@ -712,8 +712,8 @@ def _revoke_is_enough(before: Any) -> Any:
 def _late_failure(before: Any) -> Any:
     """Each final reply counts, regardless of earlier ones."""
 
-    def refusal(entry: Any, reply: Reply) -> Any:
-        reason = before(entry, reply)
+    def refusal(self: Any, entry: Any, reply: Reply) -> Any:
+        reason = before(self, entry, reply)
         if reason == "late" and reply.state in pr.STOP_STATES:
             entry.current_state = pr.RUNNING
             return None
@@ -732,7 +732,7 @@ def _looks_at_all(before: Any) -> Any:
 
 
 DEFECTS: Final[dict[str, tuple[tuple[Any, str, Callable[[Any], Any]], ...]]] = {
-    "epoch-check": ((reply_matching, "refusal", _no_epoch_check),),
+    "epoch-check": ((reply_matching.ReplyMatcher, "refusal", _no_epoch_check),),
     "running-after-success": ((tracker.RequestTracker, "on_reply", _running_after_success),),
     "time-alone": ((tracker.RequestTracker, "on_round", _time_alone),),
     "same-epoch": ((TrackedRequest, "next_number", _same_epoch),),
@@ -744,7 +744,7 @@ DEFECTS: Final[dict[str, tuple[tuple[Any, str, Callable[[Any], Any]], ...]]] = {
     "no-refill": ((tracker.RequestTracker, "_refill", _no_refill),),
     "never-asks": ((fx.Asks, "take", _never_asks),),
     "revoke-is-enough": ((tracker.RequestTracker, "on_revoked", _revoke_is_enough),),
-    "every-end-counts": ((reply_matching, "refusal", _late_failure),),
+    "every-end-counts": ((reply_matching.ReplyMatcher, "refusal", _late_failure),),
     "silence-counts-always": (
         (types.ProxyWorkerFinder, "_restart_grace", _no_grace),
         (reception.Reception, "is_interrupted", _never_interrupted),

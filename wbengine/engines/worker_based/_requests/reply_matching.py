@@ -20,28 +20,6 @@ LOG = logging.getLogger(__name__)
 MAX_EARLY_REPLIES: Final = 10_000
 
 
-def refusal(tracked: TrackedRequest, reply: Reply) -> str | None:
-    """Return the reason to drop a reply to a request, or None if it is new."""
-    state = reply.state
-    if not tracked.live:
-        return "late"
-    if state in pr.WAITING_STATES:
-        return "unexpected"
-    if not tracked.is_current_reply(reply):
-        return "old_epoch"
-    if state == pr.RUNNING:
-        if tracked.claimed and reply.ask_number is None:
-            tracked.heard = True
-            return None  # The request waited for a slot.
-        heard_before, tracked.heard = tracked.heard, True
-        if tracked.state == pr.RUNNING:
-            return "duplicate" if heard_before else "reordered"
-    # Only events need this check: a second RUNNING has no effect, and the first result counts.
-    if state == pr.EVENT and not tracked.fresh(reply.worker, reply.seq):
-        return "duplicate"
-    return None
-
-
 class ReplyMatcher:
     """Finds the requests of replies, and drops replies that do not count.
 
@@ -68,7 +46,28 @@ class ReplyMatcher:
         if reply.to not in ("", engine):
             return None, "misaddressed"
         tracked = self._requests.get(reply.request_id)
-        return tracked, "unknown" if tracked is None else refusal(tracked, reply)
+        return tracked, "unknown" if tracked is None else self.refusal(tracked, reply)
+
+    def refusal(self, tracked: TrackedRequest, reply: Reply) -> str | None:
+        """Return the reason to drop a reply to a request, or None if it is new."""
+        state = reply.state
+        if not tracked.live:
+            return "late"
+        if state in pr.WAITING_STATES:
+            return "unexpected"
+        if not tracked.is_current_reply(reply):
+            return "old_epoch"
+        if state == pr.RUNNING:
+            if tracked.claimed and reply.ask_number is None:
+                tracked.heard = True
+                return None  # The request waited for a slot.
+            heard_before, tracked.heard = tracked.heard, True
+            if tracked.state == pr.RUNNING:
+                return "duplicate" if heard_before else "reordered"
+        # Only events need this check: a second RUNNING has no effect, and the first result counts.
+        if state == pr.EVENT and not tracked.fresh(reply.worker, reply.seq):
+            return "duplicate"
+        return None
 
     def drop(self, reply: Reply, reason: str, receipt: Any) -> list[Any]:
         """Drop and count a reply, or keep it because its request may be submitted later.
