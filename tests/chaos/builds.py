@@ -24,7 +24,7 @@ _FINDER = "engines/worker_based/_discovery/finder.py"
 _PROXY = "engines/worker_based/proxy.py"
 _REPLIES = "engines/worker_based/_messages/replies.py"
 _REQUESTS = "engines/worker_based/_messages/requests.py"
-_SCRIPTS = "transports/redis_scripts/shared"
+_SCRIPTS = "transports/redis_scripts"
 
 _READERS = '''
 
@@ -66,15 +66,15 @@ def write_body(body: Mapping[str, Any]) -> dict[str, Any]:
 def check_size('''
 
 _CONVERT_KEYS = """\
-  if call('HGET', meta_key, 'f') == '1' then
-    for _, queue in ipairs(call('SMEMBERS', prefix .. 'qs')) do
-      if call('EXISTS', data_key(queue)) == 1 then
-        call('RENAME', data_key(queue), prefix .. 'data:' .. queue)
-      end
+if call('HGET', meta_key, 'f') == '1' then
+  for _, queue in ipairs(call('SMEMBERS', prefix .. 'qs')) do
+    if call('EXISTS', data_key(queue)) == 1 then
+      call('RENAME', data_key(queue), prefix .. 'data:' .. queue)
     end
-    call('HSET', meta_key, 'f', FORMAT)
   end
-  return call('HGET', meta_key, 'id')
+  call('HSET', meta_key, 'f', FORMAT)
+end
+return call('HGET', meta_key, 'id')
 """
 _CONVERT_FOLDER = """\
         connection.execute("UPDATE about SET format = 2")
@@ -127,7 +127,7 @@ READ_STORES: Changes = (
     (_FORMATS, 'Format("folder", 1, (1,))', 'Format("folder", 1, (1, 2))'),
     (_FORMATS, 'Format("ledger", 1, (1,))', 'Format("ledger", 1, (1, 2))'),
     (
-        f"{_SCRIPTS}/server.lua",
+        f"{_SCRIPTS}/shared/server.lua",
         "return prefix .. 'd:' .. queue",
         "return prefix .. (call('HGET', prefix .. 'm', 'f') == '2' and 'data:' or 'd:') .. queue",
     ),
@@ -139,8 +139,8 @@ WRITE_STORES: Changes = (
     (_FORMATS, 'Format("folder", 1, (1, 2))', 'Format("folder", 2, (1, 2))'),
     (_FORMATS, 'Format("ledger", 1, (1, 2))', 'Format("ledger", 2, (1, 2))'),
     (
-        f"{_SCRIPTS}/data_id.lua",
-        "  return call('HGET', meta_key, 'id')\n",
+        f"{_SCRIPTS}/declare_queue.lua",
+        "return call('HGET', meta_key, 'id')\n",
         _CONVERT_KEYS,
     ),
     (

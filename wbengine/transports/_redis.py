@@ -26,11 +26,12 @@ from redis import exceptions as errors
 
 from wbengine import exceptions
 from wbengine._introspection import object_names
+from wbengine._redis.lua_scripts import Step
 from wbengine._text import data_formats
 from wbengine.backoff import Backoff
 from wbengine.transports import _encoding, _redis_link, _redis_scripts, _routing
 from wbengine.transports._broker import MAX_READY, Broker, Delivery, Finish, Frame
-from wbengine.transports._redis_link import LOST, Client, Link, Place, Step
+from wbengine.transports._redis_link import LOST, Client, Link, Place
 from wbengine.transports._redis_scripts import Routing, Take, TakenEntry
 from wbengine.transports._redis_wait import BlockingWait, WaitResult
 
@@ -230,7 +231,6 @@ class RedisBroker(Broker):
         self._run = self._client.run
         # Declarations to repeat, and the id of the data that contains the first one.
         self._data_id = ""
-        self._exchanges: dict[str, None] = {}
         self._queues: dict[str, bool] = {}
         self._bindings: dict[tuple[str, str, str], None] = {}
         self._claims = claims
@@ -282,52 +282,47 @@ class RedisBroker(Broker):
                 _unsent_leaves[self.place].remove(departure)
 
     def declare_exchange(self, name: str) -> None:
-        self._exchanges[object_names.check_label("exchange", name)] = None
-        self._note_data(_redis_scripts.declare_exchange(uuid.uuid4().hex, name))
+        """Check the name. An exchange exists in Redis only as the bindings to it."""
+        object_names.check_label("exchange", name)
 
     def declare_queue(self, queue: str, *, owned: bool = False) -> None:
         object_names.check_label("queue", queue)
         self._queues[queue] = owned or self._queues.get(queue, False)
-        self._note_data(_redis_scripts.declare_queue(uuid.uuid4().hex, queue, owned))
+        data_id = self._run(_redis_scripts.declare_queue(uuid.uuid4().hex, queue, owned))
+        self._data_id = self._data_id or data_id
 
     def delete_queue(self, queue: str) -> int:
         self._queues.pop(queue, None)
         for binding in [each for each in tuple(self._bindings) if each[1] == queue]:
             self._bindings.pop(binding, None)
-        return self._run(_redis_scripts.delete_queue(queue))
-
-    def _note_data(self, declaration: Step[str]) -> None:
-        data_id = self._run(declaration)
-        self._data_id = self._data_id or data_id
+        return self._run(_redis_scripts.empty_queue(queue, is_deleted=True))
 
     def purge(self, queue: str) -> int:
-        return self._run(_redis_scripts.purge_queue(queue))
+        return self._run(_redis_scripts.empty_queue(queue, is_deleted=False))
 
     def size(self, queue: str) -> int:
-        return self._run(_redis_scripts.count_messages(queue))
+        return int(self._client.call("ZCARD", f"{self.place.prefix}q:{queue}"))
 
     def silent_queues(self) -> frozenset[str]:
         return self._run(_redis_scripts.silent_queues(_redis_scripts.GONE_AFTER_SECONDS))
 
     def bind(self, exchange: str, key: str, queue: str) -> None:
         self._bindings[exchange, queue, key] = None
-        self._run(_redis_scripts.bind(exchange, queue, key))
+        self._run(_redis_scripts.set_binding(exchange, queue, key, is_bound=True))
 
     def unbind(self, exchange: str, key: str, queue: str) -> None:
         self._bindings.pop((exchange, queue, key), None)
-        self._run(_redis_scripts.unbind(exchange, queue, key))
+        self._run(_redis_scripts.set_binding(exchange, queue, key, is_bound=False))
 
     def bindings(self) -> Iterable[tuple[str, str, str]]:
         routing, _ = self._run(_redis_scripts.read_routes())
         return routing.bindings
 
     def _redeclare(self) -> None:
-        for name in tuple(self._exchanges):
-            self.declare_exchange(name)
         for queue, owned in tuple(self._queues.items()):
             self.declare_queue(queue, owned=owned)
         for binding in tuple(self._bindings):
-            self._run(_redis_scripts.bind(*binding))
+            self._run(_redis_scripts.set_binding(*binding, is_bound=True))
 
     def publish_many(self, frames: Sequence[Frame]) -> Iterator[bool]:
         """Publish messages in one step, with one round trip unless the routing has changed."""
@@ -380,9 +375,8 @@ class RedisBroker(Broker):
             routes = self._routes
             routed: list[_redis_scripts.RoutedMessage] = []
             stores: list[tuple[Any, ...]] = []
-            bodies: dict[int, str] = {}
-            for index, frame in enumerate(frames):
-                head, body = frame.head, frame.body
+            for frame in frames:
+                head, body, name = frame.head, frame.body, ""
                 queues = routes.of(frame.exchange, frame.routing_key)
                 if len(body) < _LARGE_BODY_BYTES or len(queues) != 1 or inline_bodies:
                     head += body
@@ -390,9 +384,8 @@ class RedisBroker(Broker):
                     name = f"{self._id}{next(self._bodies):x}"
                     body_key = f"{self.place.prefix}b:{name}"
                     stores.append(("SET", body_key, body, "PX", _UNUSED_BODY_MILLISECONDS))
-                    bodies[index] = name
-                routed.append(_redis_scripts.RoutedMessage(frame.priority, head, queues))
-            batch = _redis_scripts.RoutedBatch(routes.version, routed, bodies)
+                routed.append(_redis_scripts.RoutedMessage(frame.priority, head, name, queues))
+            batch = _redis_scripts.RoutedBatch(routes.version, routed)
             publication = self._run(script(batch), stores)
             if publication.result is not None:
                 return publication.result
@@ -548,7 +541,11 @@ class RedisBroker(Broker):
     def refuse(self, delivery: Delivery) -> None:
         if not (self._closed or self._client.broken):
             consumer, number, _ = delivery.token
-            self._run(_redis_scripts.refuse(consumer, delivery.queue, number))
+            self._run(
+                _redis_scripts.requeue(
+                    consumer, delivery.queue, number, is_delivered=False, is_refused=True
+                )
+            )
 
     def requeue(self, delivery: Delivery, *, delivered: bool = True) -> None:
         if not delivered:
@@ -614,7 +611,7 @@ class RedisBroker(Broker):
             return
         self._closed = True
         self._waiting.close()
-        if self._consumer_name or self._exchanges or self._queues:
+        if self._consumer_name or self._queues:
             self._leave()
         self._client.close()
 

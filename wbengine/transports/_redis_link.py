@@ -16,7 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl, unquote
 
 import redis.connection
@@ -28,7 +28,7 @@ from wbengine import exceptions
 from wbengine._configuration import server_urls
 from wbengine._introspection import object_names
 from wbengine._redis import client_options
-from wbengine._redis.lua_scripts import Script
+from wbengine._redis.lua_scripts import Step
 from wbengine.transports import _reasons, _redis_kind
 
 pack_command: Callable[[tuple[Any, ...]], bytes] | None
@@ -38,7 +38,6 @@ except ImportError:
     pack_command = None
 
 T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
 
 #: Prefix of keys if no exchange is given.
 DEFAULT_PREFIX: Final = "wbengine"
@@ -121,22 +120,6 @@ class Place:
         return connection_type(**self.settings, protocol=2, retry=Retry(NoBackoff(), 0))
 
 
-@dataclass(slots=True)
-class Step(Generic[T_co]):
-    """A script with its arguments, and the function that converts its reply.
-
-    A script has one key: the prefix of all keys.
-    """
-
-    script: Script
-    arguments: tuple[Any, ...]
-    read: Callable[[Any], T_co]
-
-    def command(self, prefix: str) -> tuple[Any, ...]:
-        """Return the command for a server that has loaded the script."""
-        return "EVALSHA", self.script.digest, 1, prefix, *self.arguments
-
-
 class Link:
     """One connection, opened at first use. For one thread at a time.
 
@@ -211,7 +194,7 @@ class Link:
         return self.receive()
 
     def run(self, step: Step[T], after: Sequence[tuple[Any, ...]] = ()) -> T:
-        """Run a script. Its text is sent only if the server has not loaded it.
+        """Run a script, whose key is the prefix. Its text is sent only if the server lacks it.
 
         :param after: commands to send first; the script runs even if they are refused.
         """

@@ -5,7 +5,7 @@ The reference page `redis_scripts` lists the keys and the guarantee of each scri
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Generic, NamedTuple, TypeVar
@@ -13,7 +13,6 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 from wbengine._redis import lua_scripts
 from wbengine._text import data_formats
 from wbengine.transports._broker import MAX_BATCH_BYTES
-from wbengine.transports._redis_link import Step
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -51,10 +50,9 @@ CONSTANTS: Final[Mapping[str, int | str]] = {
     "MAX_BATCH_BYTES": MAX_BATCH_BYTES,
     "FORMAT": data_formats.REDIS.written,
 }
-_FOLDER: Final = Path(__file__).parent / "redis_scripts"
-#: Functions that scripts of the ledger use too.
-SHARED: Final = _FOLDER / "shared"
-SCRIPTS: Final = lua_scripts.load(_FOLDER, CONSTANTS)
+#: Folder of the scripts of the transport and of the ledger.
+FOLDER: Final = Path(__file__).parent / "redis_scripts"
+SCRIPTS: Final = lua_scripts.Scripts(FOLDER, CONSTANTS)
 
 
 class Routing(NamedTuple):
@@ -65,8 +63,14 @@ class Routing(NamedTuple):
 
 
 class RoutedMessage(NamedTuple):
+    """A message to publish.
+
+    :ivar body: ID of its out-of-line body, or ''.
+    """
+
     priority: int
     data: bytes
+    body: str
     queues: Sequence[str]
 
 
@@ -74,12 +78,10 @@ class RoutedBatch(NamedTuple):
     """Messages to publish.
 
     :ivar version: version of the routing that selected their queues.
-    :ivar bodies: IDs of out-of-line bodies, by the index of their message.
     """
 
     version: str
     messages: Sequence[RoutedMessage]
-    bodies: Mapping[int, str]
 
 
 @dataclass(slots=True)
@@ -134,12 +136,6 @@ class Take(NamedTuple):
     digest: str
     reports: bool
     groups: Sequence[tuple[int, Sequence[str]]]
-
-    def arguments(self) -> list[Any]:
-        arguments = [self.consumer, self.number, self.holder, self.digest, int(self.reports)]
-        for limit, queues in self.groups:
-            arguments += limit, len(queues), *queues
-        return arguments
 
 
 class ClaimReply(NamedTuple):
@@ -213,87 +209,82 @@ class Finished(NamedTuple):
     taken: Sequence[TakenEntry] | None
 
 
-def declare_exchange(new_id: str, name: str) -> Step[str]:
+@SCRIPTS.declare
+def declare_queue(reply: Any, new_id: str, queue: str, is_owned: bool) -> str:
     """Return the id of the data, which is `new_id` if there was no data."""
-    return Step(SCRIPTS["declare_exchange"], (new_id, name, "topic"), bytes.decode)
+    return bytes.decode(reply)
 
 
-def declare_queue(new_id: str, queue: str, owned: bool) -> Step[str]:
-    """Return the id of the data, which is `new_id` if there was no data."""
-    return Step(SCRIPTS["declare_queue"], (new_id, queue, int(owned)), bytes.decode)
-
-
-def delete_queue(queue: str) -> Step[int]:
+@SCRIPTS.declare
+def empty_queue(reply: Any, queue: str, is_deleted: bool) -> int:
     """Return the number of waiting messages."""
-    return Step(SCRIPTS["delete_queue"], (queue,), int)
+    return int(reply)
 
 
-def purge_queue(queue: str) -> Step[int]:
-    """Return the number of waiting messages."""
-    return Step(SCRIPTS["purge_queue"], (queue,), int)
-
-
-def count_messages(queue: str) -> Step[int]:
-    return Step(SCRIPTS["count_messages"], (queue,), int)
-
-
-def silent_queues(seconds: float) -> Step[frozenset[str]]:
+@SCRIPTS.declare
+def silent_queues(reply: Any, seconds: float) -> frozenset[str]:
     """Return the owned queues whose owners have not reported for this time."""
-    return Step(SCRIPTS["silent_queues"], (seconds,), _read_names)
-
-
-def _read_names(reply: Any) -> frozenset[str]:
     return frozenset(name.decode() for name in reply)
 
 
-def bind(exchange: str, queue: str, key: str) -> Step[None]:
-    return Step(SCRIPTS["bind"], (_binding(exchange, queue, key),), read_nothing)
+@SCRIPTS.declare
+def set_binding(reply: Any, exchange: str, queue: str, key: str, is_bound: bool) -> None: ...
 
 
-def unbind(exchange: str, queue: str, key: str) -> Step[None]:
-    return Step(SCRIPTS["unbind"], (_binding(exchange, queue, key),), read_nothing)
-
-
-def read_routes() -> Step[tuple[Routing, int | None]]:
+@SCRIPTS.declare
+def read_routes(reply: Any) -> tuple[Routing, int | None]:
     """Return the routing, and the format of the keys; None: there are no keys."""
-    return Step(SCRIPTS["read_routes"], (), _read_routes)
+    *routing, version = reply
+    return _read_routing(routing), None if version is None else int(version)
 
 
-def join(consumer: str, data_id: str) -> Step[bool]:
+@SCRIPTS.declare
+def join(reply: Any, consumer: str, data_id: str) -> bool:
     """Return False if the data has another id than `data_id`, unless that is ''."""
-    return Step(SCRIPTS["join"], (consumer, data_id), bool)
+    return bool(reply)
 
 
-def take(order: Take) -> Step[list[TakenEntry] | None]:
+@SCRIPTS.declare
+def take(reply: Any, order: Take) -> list[TakenEntry] | None:
     """Return the messages; None: the consumer is unknown."""
-    return Step(SCRIPTS["take"], tuple(order.arguments()), _read_taken)
+    return _read_taken(reply)
 
 
-def settle(consumer: str, queue: str, numbers: Iterable[str]) -> Step[int]:
+@SCRIPTS.declare
+def settle(reply: Any, consumer: str, queue: str, numbers: Sequence[str]) -> int:
     """Return the number of messages that the consumer had."""
-    return Step(SCRIPTS["settle"], (consumer, queue, *numbers), int)
+    return int(reply)
 
 
-def refuse(consumer: str, queue: str, number: str) -> Step[None]:
-    return Step(SCRIPTS["refuse"], (consumer, queue, number), read_nothing)
-
-
-def requeue(consumer: str, queue: str, number: str, delivered: bool) -> Step[bool]:
+@SCRIPTS.declare
+def requeue(
+    reply: Any,
+    consumer: str,
+    queue: str,
+    number: str,
+    is_delivered: bool,
+    is_refused: bool = False,
+) -> bool:
     """Return whether the consumer had the message."""
-    return Step(SCRIPTS["requeue"], (consumer, queue, number, int(delivered)), bool)
+    return bool(reply)
 
 
-def notify(queue: str) -> Step[None]:
-    return Step(SCRIPTS["notify"], (queue,), read_nothing)
+@SCRIPTS.declare
+def notify(reply: Any, queue: str) -> None: ...
 
 
-def end_wait(consumer: str) -> Step[None]:
-    return Step(SCRIPTS["end_wait"], (consumer,), read_nothing)
+@SCRIPTS.declare
+def end_wait(reply: Any, consumer: str) -> None: ...
 
 
+@SCRIPTS.declare
 def sweep_dead_consumers(
-    dead_after: float, consumer: str, owned: Collection[str], consumed: Iterable[str]
-) -> Step[int]:
+    reply: Any,
+    dead_after: float,
+    consumer: str,
+    owned: Collection[str],
+    consumed: Collection[str],
+) -> int:
     """Return the number of dead consumers.
 
     :param dead_after: seconds after which a silent consumer is dead.
@@ -301,24 +292,28 @@ def sweep_dead_consumers(
     :param owned: its owned queues.
     :param consumed: other queues that it consumes.
     """
-    arguments = dead_after, consumer, len(owned), *owned, *consumed
-    return Step(SCRIPTS["sweep_dead_consumers"], arguments, int)
+    return int(reply)
 
 
-def leave(consumer: str, undelivered: Iterable[str]) -> Step[bool]:
+@SCRIPTS.declare
+def leave(reply: Any, consumer: str, undelivered: Collection[str]) -> bool:
     """Return whether all keys were deleted.
 
+    :param consumer: a consumer, or ''.
     :param undelivered: numbers of takes without a reply, and `TAKE:NUMBER` of undelivered messages.
     """
-    return Step(SCRIPTS["leave"], (consumer, " ".join(undelivered)), bool)
+    return bool(reply)
 
 
-def publish(batch: RoutedBatch) -> Step[Publication[list[int]]]:
+@SCRIPTS.declare
+def publish(reply: Any, batch: RoutedBatch) -> Publication[list[int]]:
     """Return the number of queues of each message."""
-    return _publish("publish", batch, ((),) * len(batch.messages), (), list)
+    return _read_publication(reply, list)
 
 
+@SCRIPTS.declare
 def open_and_publish(
+    reply: Any,
     batch: RoutedBatch,
     rows: Sequence[OpenedRow],
     user: str,
@@ -326,65 +321,40 @@ def open_and_publish(
     digests: str,
     ttl: int | str,
     life: int,
-) -> Step[Publication[Opened | OtherSession]]:
+) -> Publication[Opened | OtherSession]:
     """Create a row for each message, and publish all.
 
     :param digests: digests of the ledger that the user knows, the latest first.
     :param ttl: milliseconds to keep results, or ''.
     :param life: incarnation of the server.
     """
-    first = user, session, digests, ttl, life
-    return _publish("open_and_publish", batch, rows, first, _read_opened)
+    return _read_publication(reply, _read_opened)
 
 
+@SCRIPTS.declare
 def finish_requests(
+    reply: Any,
     batch: RoutedBatch,
     requests: Sequence[FinishedRequest],
     holder: str,
     ttl: int | str,
     order: Take | None = None,
-) -> Step[Publication[Finished]]:
+) -> Publication[Finished]:
     """Publish a reply to each request.
 
     :param ttl: milliseconds to keep results, or ''.
     """
-    arguments = () if order is None else order.arguments()
-    first = holder, ttl, len(arguments), *arguments
-    return _publish("finish_requests", batch, requests, first, _read_finished)
+    return _read_publication(reply, _read_finished)
 
 
-def _publish(
-    name: str,
-    batch: RoutedBatch,
-    rows: Sequence[tuple[Any, ...]],
-    first: tuple[Any, ...],
-    read: Callable[[Any], T],
-) -> Step[Publication[T]]:
-    """Return a step that starts with `first`, and has the arguments `rows` before each message."""
-    bodies = " ".join(f"{index}:{id}" for index, id in batch.bodies.items())
-    arguments: list[Any] = [batch.version, bodies, *first]
-    for row, (priority, data, queues) in zip(rows, batch.messages, strict=True):
-        arguments += *row, priority, data, len(queues), *queues
-
-    def convert(reply: Any) -> Publication[T]:
-        if reply is None or isinstance(reply[0], int):
-            return Publication(None if reply is None else read(reply))
-        return Publication(None, _read_routing(reply))
-
-    return Step(SCRIPTS[name], tuple(arguments), convert)
-
-
-def _binding(exchange: str, queue: str, key: str) -> str:
-    return f"{exchange}\0{queue}\0{key}"
-
-
-def _read_routes(reply: Sequence[Any]) -> tuple[Routing, int | None]:
-    *routing, version = reply
-    return _read_routing(routing), None if version is None else int(version)
+def _read_publication(reply: Any, read: Callable[[Any], T]) -> Publication[T]:
+    if reply is None or isinstance(reply[0], int):
+        return Publication(None if reply is None else read(reply))
+    return Publication(None, _read_routing(reply))
 
 
 def _read_routing(reply: Sequence[Any]) -> Routing:
-    version, _, bindings = reply
+    version, bindings = reply
     pairs = []
     for binding in bindings:
         exchange, queue, key = binding.decode("utf-8", "surrogateescape").split("\0", 2)
@@ -417,7 +387,3 @@ def _read_opened(reply: Sequence[Any]) -> Opened | OtherSession:
 def _read_finished(reply: Sequence[Any]) -> Finished:
     *counts, taken = reply
     return Finished(counts, _read_taken(taken))
-
-
-def read_nothing(reply: Any) -> None:
-    """Ignore the reply of a script without a result."""

@@ -9,8 +9,9 @@ from typing import Any, Final, NamedTuple
 
 from redis import exceptions as errors
 
+from wbengine._redis.lua_scripts import Step
 from wbengine.transports._nudge import Nudge
-from wbengine.transports._redis_link import Link, Place, Step
+from wbengine.transports._redis_link import Link, Place
 
 #: Maximum time until a waiting consumer polls: a wake-up is lost if its receiver dies.
 POLL_SECONDS: Final = 1

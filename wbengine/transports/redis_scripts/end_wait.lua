@@ -1,9 +1,7 @@
--- Argument: consumer
---
 -- Ends the blocking wait of a consumer. If it does not wait now, its next wait ends at once.
 
--- include queues
+-- include server
 
 first_write()
-call('RPUSH', prefix .. 'n:' .. ARGV[1], 1)
-call('PEXPIRE', prefix .. 'n:' .. ARGV[1], 60000)
+call('RPUSH', prefix .. 'n:' .. consumer, 1)
+call('PEXPIRE', prefix .. 'n:' .. consumer, 60000)

@@ -1,8 +1,6 @@
--- Argument: queue
---
 -- Repeats a wake-up whose receiver could not take messages. An empty queue gets none.
 
 -- include queues
 
 first_write()
-if call('ZCARD', prefix .. 'q:' .. ARGV[1]) > 0 then wake(ARGV[1]) end
+if call('ZCARD', prefix .. 'q:' .. queue) > 0 then wake(queue) end

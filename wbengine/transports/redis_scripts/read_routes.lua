@@ -1,11 +1,10 @@
--- Result: version of the routing, exchanges with their kinds, bindings; format of the keys, or nil if
---   there are none
+-- Result: version of the routing, bindings; format of the keys, or nil if there are none
 --
 -- Changes nothing. Each new connection runs this script first, and ends if it does not read the
 -- format.
 
--- include routing
+-- include queues
 
 local routing = read_routing()
-routing[4] = call('HGET', meta_key, 'f')
+routing[3] = call('HGET', meta_key, 'f')
 return routing

@@ -1,5 +1,3 @@
--- Arguments: seconds after which a silent consumer is dead, calling consumer or '', number of its
---   owned queues, queue..., consumed queues...
 -- Result: number of dead consumers
 --
 -- Prolongs keys in use, requeues the messages of dead consumers and deletes the queues of dead
@@ -10,19 +8,17 @@
 -- include drop_queue
 
 first_write()
-local time, dead_ms = now(), ARGV[1] * 1000
-for _, key in ipairs({'m', 'x', 'b', 'qs', 'own', 'c'}) do
+local time, dead_ms = now(), dead_after * 1000
+for _, key in ipairs({'m', 'b', 'qs', 'own', 'c'}) do
   call('PEXPIRE', prefix .. key, UNUSED_KEY_MS)
 end
 -- A consumer without capacity takes nothing, so it reports only here.
-if ARGV[2] ~= '' then call('ZADD', consumers_key, 'XX', time, ARGV[2]) end
-for i = 4, #ARGV do
-  local queue = ARGV[i]
-  if i <= ARGV[3] + 3 and call('ZSCORE', prefix .. 'own', queue) then
-    call('ZADD', prefix .. 'own', time, queue)
-  end
+if consumer ~= '' then call('ZADD', consumers_key, 'XX', time, consumer) end
+for _, queue in ipairs(owned) do
+  call('ZADD', prefix .. 'own', 'XX', time, queue)
   prolong_queue(queue)
 end
+for _, queue in ipairs(consumed) do prolong_queue(queue) end
 -- After a gap longer than `dead_ms` the server may have been down: consumers get time to report.
 local last_time = tonumber(call('HGET', meta_key, 't') or 0)
 if time - last_time > dead_ms then call('HSET', meta_key, 'since', time) end
@@ -31,7 +27,7 @@ local observed_ms = time - call('HGET', meta_key, 'since')
 local dead_consumers = {}
 if observed_ms >= dead_ms then
   dead_consumers = call('ZRANGEBYSCORE', consumers_key, '-inf', time - dead_ms, 'LIMIT', 0, 50)
-  for _, consumer in ipairs(dead_consumers) do remove_consumer(consumer, {}) end
+  for _, dead in ipairs(dead_consumers) do remove_consumer(dead, {}) end
 end
 if observed_ms >= OWNED_QUEUE_MS then
   local oldest = time - OWNED_QUEUE_MS

@@ -30,11 +30,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from wbengine import exceptions
+from wbengine._redis.lua_scripts import Step
 from wbengine._text import data_formats
 from wbengine.engines.worker_based.ledger import _base, _ledger_scripts
 from wbengine.engines.worker_based.ledger._ledger_scripts import ClaimAttempt
 from wbengine.transports import _redis_scripts
-from wbengine.transports._redis_link import Link, Place, Pool, Step, portions
+from wbengine.transports._redis_link import Link, Place, Pool, portions
 from wbengine.transports._redis_scripts import Opened
 
 if TYPE_CHECKING:
@@ -132,14 +133,16 @@ class RedisLedger(_base.Ledger):
 
     def restore(self) -> None:
         """Restore the ledger's identity in a server that may have lost its data."""
-        self._note(self._run(_ledger_scripts.register_user(self._digests, self.user))[0])
+        self._register()
 
     def accepts(self, digest: str) -> bool:
-        registration, accepted = self._run(
-            _ledger_scripts.accepts(self._digests, self.user, digest)
-        )[0]
+        return self._register(digest=digest)
+
+    def _register(self, holder: str = "", digest: str = "") -> bool:
+        step = _ledger_scripts.register(self._digests, self.user, holder, digest)
+        (registration, is_accepted), _ = self._run(step)
         self._note(registration)
-        return accepted
+        return is_accepted
 
     @property
     def has_lost_data(self) -> bool:
@@ -202,7 +205,7 @@ class RedisLedger(_base.Ledger):
 
     def _renew(self, holder: str) -> None:
         self._holders.add(holder)
-        self._note(self._run(_ledger_scripts.renew(self._digests, self.user, holder))[0])
+        self._register(holder)
 
     def _silence(self, holder: str) -> float | None:
         """Return the silence, limited to the time since the server was last unreachable."""
@@ -332,7 +335,9 @@ class RedisLedger(_base.Ledger):
         return states
 
     def _ids(self) -> set[str]:
-        return self._run(_ledger_scripts.list_ids())[0]
+        self._reconcile()
+        ids = self._pool.call("ZRANGE", f"{self.place.prefix}rows", 0, -1)
+        return {id.decode() for id in ids}
 
     def _list_rows(self, limit: int, after: str | None) -> _base.Page:
         """See `Ledger`. Rows are ordered by the time at which they were opened or completed."""
@@ -353,7 +358,6 @@ class RedisLedger(_base.Ledger):
             )
             count += removed
             kept_count += kept
-        self._run(_ledger_scripts.drop_idle_holders(age))
         return count
 
     def close(self) -> None:
@@ -438,7 +442,8 @@ class RedisLedger(_base.Ledger):
 
     def _is_sweep_due(self) -> bool:
         period = int(_base.SWEEP_PERIOD_SECONDS * 1000)
-        return self._run(_ledger_scripts.reserve_sweep(period))[0]
+        key = f"{self.place.prefix}swept"
+        return self._pool.call("SET", key, 1, "NX", "PX", period) is not None
 
 
 class Claims:

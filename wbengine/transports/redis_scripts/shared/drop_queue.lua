@@ -1,8 +1,14 @@
+-- purge(queue): delete the waiting messages -> their number
 -- drop_queue(queue): delete a queue with its bindings -> number of waiting messages
 
--- include queues
--- include delete_messages
+-- include settling
 
+local function purge(queue)
+  local numbers = call('ZRANGE', prefix .. 'q:' .. queue, 0, -1)
+  for _, number in ipairs(numbers) do delete_messages(queue, {number}) end
+  call('DEL', prefix .. 'q:' .. queue)
+  return #numbers
+end
 local function drop_queue(queue)
   local waiting = purge(queue)
   call('DEL', data_key(queue), prefix .. 'bell:' .. queue)

@@ -1,34 +1,39 @@
--- check_batch() -> nil; or the routing if an outdated version selected the queues; or false if an
---   out-of-line body does not exist. Without nil, the script must end before it changes anything
--- add_message(queue, priority, message, mark and ID of an out-of-line body, or '')
---   -> 1 if the queue exists, else 0
+-- check_batch(batch) -> nil; or the routing if an outdated version selected the queues; or false if
+--   an out-of-line body does not exist. Without nil, the script must end before it changes anything
+-- add_message(message, mark and ID of its out-of-line body, by default '@' and ID)
+--   -> number of its queues that exist
 -- write_messages(): write all added messages
--- body_mark(n) -> mark and ID of the out-of-line body of message n, or ''
 
 -- include queues
--- include routing
 
-local messages_by_queue, total, bodies = {}, 0, {}
-local function check_batch()
-  if ARGV[1] ~= read_version() then return read_routing() end
-  for n, id in string.gmatch(ARGV[2], '(%d+):(%x+)') do
-    if call('EXISTS', prefix .. 'b:' .. id) == 0 then return false end
-    bodies[n + 1] = id
+local messages_by_queue, total = {}, 0
+local function check_batch(batch)
+  if batch.version ~= read_version() then return read_routing() end
+  for _, message in ipairs(batch.messages) do
+    if message.body ~= '' and call('EXISTS', prefix .. 'b:' .. message.body) == 0 then
+      return false
+    end
   end
 end
-local function add_message(queue, priority, data, body)
-  if messages_by_queue[queue] == nil then
-    messages_by_queue[queue] = call('SISMEMBER', prefix .. 'qs', queue) == 1 and {}
-  end
-  local messages = messages_by_queue[queue]
-  if not messages then return 0 end
+local function add_message(message, mark)
   -- 2^49 numbers for each priority: a place is an integer that a double holds.
-  messages[#messages + 1] = {(9 - priority) * 562949953421312, data, body}
-  if string.sub(body, 1, 1) == '@' then
-    call('PEXPIRE', prefix .. 'b:' .. string.sub(body, 2), BODY_MS)
+  local first_place, count = (9 - message.priority) * 562949953421312, 0
+  mark = mark or message.body ~= '' and '@' .. message.body or ''
+  for _, queue in ipairs(message.queues) do
+    if messages_by_queue[queue] == nil then
+      messages_by_queue[queue] = call('SISMEMBER', prefix .. 'qs', queue) == 1 and {}
+    end
+    local messages = messages_by_queue[queue]
+    if messages then
+      messages[#messages + 1] = {first_place, message.data, mark}
+      count = count + 1
+    end
   end
-  total = total + 1
-  return 1
+  if count > 0 and string.sub(mark, 1, 1) == '@' then
+    call('PEXPIRE', prefix .. 'b:' .. message.body, BODY_MS)
+  end
+  total = total + count
+  return count
 end
 local function write_messages()
   if total == 0 then return end
@@ -50,4 +55,3 @@ local function write_messages()
     end
   end
 end
-local function body_mark(n) return bodies[n] and '@' .. bodies[n] or '' end

@@ -6,10 +6,9 @@
 -- marked as redelivered, and its claim is undone.
 
 -- include queues
--- include ledger
--- include label
--- include release_row
--- include delete_messages
+-- include claims
+-- include releasing
+-- include settling
 
 local function return_message(consumer, field, delivered, undelivered, refused)
   local messages_key = held_key(consumer)
@@ -32,7 +31,7 @@ local function return_message(consumer, field, delivered, undelivered, refused)
     if id then
       local claim_name = consumer .. ':' .. take_number .. ':' .. number .. mark
       local row = call('HMGET', prefix .. 'r:' .. id, 'k', 'h')
-      if row[1] == claim_name then release_row(id, row[2], now()) end
+      if row[1] == claim_name then release_row(id, row[2]) end
     end
   end
   return 1

@@ -1,13 +1,9 @@
--- meta_key, consumers_key: keys of the data about the queues, and of the consumers
--- first_write(): a write that needs no memory. A server without free memory refuses none of the
---   writes that follow
 -- prolong_queue(queue): set the expiry of the messages of the queue
 -- wake(queue): wake up a consumer that waits for the queue -> false if there is a wake-up already
+-- read_routing() -> version of the routing, bindings
 
 -- include server
 
-local meta_key, consumers_key = prefix .. 'm', prefix .. 'c'
-local function first_write() call('PEXPIRE', meta_key, UNUSED_KEY_MS) end
 local function prolong_queue(queue)
   call('PEXPIRE', prefix .. 'q:' .. queue, UNUSED_KEY_MS)
   call('PEXPIRE', data_key(queue), UNUSED_KEY_MS)
@@ -19,3 +15,8 @@ local function wake(queue)
   call('PEXPIRE', wake_key, UNUSED_KEY_MS)
   return true
 end
+local function read_version()
+  local meta = call('HMGET', meta_key, 'id', 'v')
+  return (meta[1] or '') .. ':' .. (meta[2] or '')
+end
+local function read_routing() return {read_version(), call('HKEYS', prefix .. 'b')} end

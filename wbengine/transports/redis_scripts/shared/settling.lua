@@ -1,7 +1,18 @@
+-- delete_messages(queue, numbers with marks): delete messages and their bodies
 -- settle_messages(consumer, queue, numbers): acknowledge messages -> number that the consumer had
 
--- include delete_messages
+-- include server
 
+local function delete_messages(queue, marked_numbers)
+  local numbers, bodies = {}, {}
+  for i, number in ipairs(marked_numbers) do
+    local body
+    numbers[i], body = string.match(number, '^(%d+)@?(%x*)')
+    if body ~= '' then bodies[#bodies + 1] = prefix .. 'b:' .. body end
+  end
+  call('HDEL', data_key(queue), unpack(numbers))
+  if #bodies > 0 then call('DEL', unpack(bodies)) end
+end
 local function settle_messages(consumer, queue, numbers)
   local messages_key, fields, held_fields, held_numbers = held_key(consumer), {}, {}, {}
   for i, number in ipairs(numbers) do fields[i] = queue .. ' ' .. number end

@@ -1,17 +1,13 @@
--- count_fitting(queue, limit, bytes) -> number of the next messages that fit into a batch that has
---   so many bytes, the bytes of the batch with them, whether the next message does not fit
--- take_messages(first, last, time) -> false if the consumer is unknown; else the messages: group,
---   queue, number, data, result of the claim
+-- take_messages(order) -> false if the consumer is unknown; else the messages: group, queue, number,
+--   data, result of the claim
 --
--- The arguments from first to last are: consumer, number of the take, holder for claims or '',
--- digest of its ledger, 1: record a report and a heartbeat, and groups: (limit, number of queues,
--- queue...).
+-- Without a report, the first write needs no memory, like those of `first_write`.
 
 -- include queues
--- include ledger
--- include label
--- include claim_row
+-- include claims
 
+-- Return the number of the next messages that fit into a batch that has so many bytes, the bytes of
+-- the batch with them, and whether the next message does not fit.
 local function count_fitting(queue, limit, bytes)
   local count = 0
   for _, number in ipairs(call('ZRANGE', prefix .. 'q:' .. queue, 0, limit - 1)) do
@@ -23,26 +19,27 @@ local function count_fitting(queue, limit, bytes)
   end
   return count, bytes, false
 end
-local function take_messages(first, last, time)
-  local consumer, take_number = ARGV[first], ARGV[first + 1]
-  local holder, digest = ARGV[first + 2], ARGV[first + 3]
+local function take_messages(order)
+  local consumer, holder = order.consumer, order.holder
   if not call('ZSCORE', consumers_key, consumer) then return false end
-  if ARGV[first + 4] == '1' then
-    call('ZADD', consumers_key, time, consumer)
-    if holder ~= '' then call('ZADD', prefix .. 'beats', time, holder) end
+  if order.reports then
+    first_write()
+    call('ZADD', consumers_key, now(), consumer)
+    if holder ~= '' then call('ZADD', prefix .. 'beats', now(), holder) end
   end
-  local messages_key, taken, group, i = held_key(consumer), {}, 0, first + 5
-  local claims, granted, last_granted = holder ~= '' and ledger_info()[1] == digest, 0, nil
+  local messages_key, taken = held_key(consumer), {}
+  local claims, granted_ids, last_granted = nil, {}, nil
   local bytes, full = 0, false  -- of the batch
-  if claims and refuses_claims(time) then return {} end
-  while i <= last do
-    local capacity, final = tonumber(ARGV[i]), i + 1 + ARGV[i + 1]
-    i = i + 2
-    while i <= final do
-      local queue = ARGV[i]
+  for index, group in ipairs(order.groups) do
+    local capacity = tonumber(group[1])
+    for _, queue in ipairs(group[2]) do
       local queue_key = prefix .. 'q:' .. queue
       local limit, count = capacity, 0
       if limit > 0 and not full then count, bytes, full = count_fitting(queue, limit, bytes) end
+      if count > 0 and claims == nil then
+        claims = holder ~= '' and ledger_info()[1] == order.digest
+        if claims and refuses_claims() then return {} end
+      end
       local popped = count > 0 and call('ZPOPMIN', queue_key, count) or {}
       if #popped > 0 then
         local numbers, held = {}, {}
@@ -51,17 +48,19 @@ local function take_messages(first, last, time)
           local number, place = popped[2 * k - 1], popped[2 * k]
           if data then
             held[#held + 1] = queue .. ' ' .. number
-            held[#held + 1] = place .. ' ' .. take_number
+            held[#held + 1] = place .. ' ' .. order.number
             local reply = false
             if claims then
               local id, epoch, ledger_digest = read_label(data)
-              if ledger_digest == digest then
-                local name = consumer .. ':' .. take_number .. ':' .. number
+              if ledger_digest == order.digest then
+                local name = consumer .. ':' .. order.number .. ':' .. number
                 reply = claim_row(id, epoch, holder, name)
-                if reply[1] == 'GRANTED' then granted, last_granted = granted + 1, reply end
+                if reply[1] == 'GRANTED' then
+                  granted_ids[#granted_ids + 1], last_granted = id, reply
+                end
               end
             end
-            taken[#taken + 1] = {group, queue, number, data, reply}
+            taken[#taken + 1] = {index - 1, queue, number, data, reply}
             capacity = capacity - 1
           end
         end
@@ -71,11 +70,12 @@ local function take_messages(first, last, time)
       if (full or (count > 0 and count == limit)) and call('ZCARD', queue_key) > 0 then
         wake(queue)
       end
-      i = i + 1
     end
-    group = group + 1
   end
   if #taken > 0 then call('PEXPIRE', messages_key, UNUSED_KEY_MS) end
-  if granted > 0 then last_granted[5] = call('HINCRBY', prefix .. 'server', 'count', granted) end
+  if #granted_ids > 0 then
+    call('SADD', prefix .. 'held:' .. holder, unpack(granted_ids))
+    last_granted[5] = call('HINCRBY', prefix .. 'server', 'count', #granted_ids)
+  end
   return taken
 end

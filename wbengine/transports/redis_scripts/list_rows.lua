@@ -1,11 +1,10 @@
--- Arguments: time of a position in milliseconds or -inf, its id, maximum number of rows
 -- Result: the current time, (milliseconds, id, epoch, state, holder or nil)...
 --
 -- Returns a page of rows after the position, in the order of time and id. Changes nothing.
 
--- include row
+-- include rows
 
-local since, last_id, limit = ARGV[1], ARGV[2], tonumber(ARGV[3])
+limit = tonumber(limit)
 local listed, offset = {now()}, 0
 -- Compare as a sorted set does, independent of the locale.
 local function is_later(id)

@@ -1,11 +1,10 @@
--- Arguments: last known `run_id` and count of the server
 -- Result: its `run_id`, the count, the number of its incarnation, and of the last incarnation that
 --   began with lost data (0: none), and the format of the keys
 --
 -- Detects a new incarnation of the server. Without an append-only file, each restart is treated as
 -- a loss of data. With one, a restart is a loss only if the count is lower than a client has seen.
 
--- include ledger
+-- include server
 
 local function read_info(section, pattern)
   local info = redis.pcall('INFO', section)
@@ -32,6 +31,6 @@ if run ~= '' and stored[1] ~= run then
   end
   call('PEXPIRE', server_key, LEDGER_MS)
 end
-if ARGV[1] ~= '' and ARGV[1] ~= run and tonumber(ARGV[2]) > boot then from = incarnation end
+if run_id ~= '' and run_id ~= run and tonumber(claim_count) > boot then from = incarnation end
 if from ~= tonumber(stored[5] or 0) then call('HSET', server_key, 'from', from) end
 return {run, count, incarnation, from, tonumber(stored[6] or FORMAT)}

@@ -1,6 +1,7 @@
 -- create_row(id, epoch, incarnation, milliseconds to keep the result or ''): create an OPEN row
 
 -- include ledger
+-- include fences
 
 local function create_row(id, epoch, incarnation, result_ms)
   local row_key, lifetime = prefix .. 'r:' .. id, tonumber(result_ms) or math.huge

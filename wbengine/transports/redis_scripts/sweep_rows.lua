@@ -1,0 +1,27 @@
+-- Result: number of removed rows, number of other rows that were read, whether there may be more
+--
+-- Deletes rows that are older than `age`. Rows whose holder has a heartbeat in this time stay.
+-- Holders that have no rows and no heartbeat in this time are deleted after the last rows.
+
+-- include rows
+-- include removing
+
+local before = now() - age
+local ids = call('ZRANGEBYSCORE', prefix .. 'rows', '-inf', before, 'LIMIT', first, 500)
+local removed_ids = {}
+for _, id in ipairs(ids) do
+  local row = read_row(id)
+  local heartbeat = row[3] and call('ZSCORE', prefix .. 'beats', row[3])
+  local is_kept = heartbeat and tonumber(heartbeat) > before or only_done and row[2] ~= 'done'
+  if not is_kept then removed_ids[#removed_ids + 1] = id end
+end
+remove_rows(removed_ids)
+local has_more = #ids == 500
+if not has_more then
+  for _, holder in ipairs(call('ZRANGEBYSCORE', prefix .. 'beats', '-inf', before)) do
+    if call('EXISTS', prefix .. 'held:' .. holder) == 0 then
+      call('ZREM', prefix .. 'beats', holder)
+    end
+  end
+end
+return {#removed_ids, #ids - #removed_ids, has_more and 1 or 0}
