@@ -45,8 +45,18 @@ def _client(redis: Any, url: str) -> Any:
     return client
 
 
-#: Folder with the script `swap`, which writes an account unless it changed since it was read.
-_SCRIPTS: Final = Path(__file__).parent / "redis_scripts"
+_SCRIPTS: Final = lua_scripts.Scripts(Path(__file__).parent / "redis_scripts")
+
+
+@_SCRIPTS.declare
+def swap(reply: Any, old: str, new: str, expiry: int) -> bool:
+    """Write an account unless it changed since it was read. Return whether it was written.
+
+    :param old: the text that was read, or ''.
+    :param new: the new text; '' deletes the account.
+    :param expiry: milliseconds until it expires.
+    """
+    return bool(reply)
 
 
 class RedisStore(account_stores.Store):
@@ -70,7 +80,7 @@ class RedisStore(account_stores.Store):
         self._errors = redis.RedisError
         self._prefix, self._change_prefix = prefix, change_prefix
         self._client: Any = _client(redis, account_stores.check_url(url))
-        self._swap = self._client.register_script(lua_scripts.load(_SCRIPTS)["swap"].text)
+        self._swap = self._client.register_script(_SCRIPTS["swap"].text)
 
     def settle(self, requests: Mapping[str, Requests]) -> dict[str, Answer]:
         return {
@@ -87,7 +97,8 @@ class RedisStore(account_stores.Store):
                 seconds_left = account.expires(now)
                 new_text = json.dumps(account.to_dict()) if seconds_left > 0 else ""
                 expiry = max(1, int(seconds_left * 1000))
-                if self._swap(keys=[self._prefix + name], args=[stored_text, new_text, expiry]):
+                step = swap(stored_text, new_text, expiry)
+                if step.read(self._swap(keys=[self._prefix + name], args=step.arguments)):
                     return answer
                 time.sleep(random.uniform(0, 0.005))
         raise exceptions.StorageFailure(

@@ -42,12 +42,13 @@ _INCLUDE: Final = re.compile(r"^-- include (\w+)\n", re.MULTILINE)
 class Script:
     """A script and its SHA-1, by which a server that has loaded the script runs it."""
 
+    name: str
     text: str
     digest: str
 
     @classmethod
-    def of(cls, text: str) -> Script:
-        return cls(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+    def of(cls, name: str, text: str) -> Script:
+        return cls(name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
 @dataclass(slots=True)
@@ -94,7 +95,7 @@ class Scripts(dict[str, Script]):
         kinds = {each.name: _kind(hints[each.name]) for each in parameters}
         reading = "".join(f"local {each}\n{kind.read(each)}" for each, kind in kinds.items())
         script = self[name] = Script.of(
-            f"{self._head}local at = 1\n{reading}{_text(self._folder, name)}"
+            name, f"{self._head}local at = 1\n{reading}{_text(self._folder, name)}"
         )
         names, defaults = [*kinds], {each.name: each.default for each in parameters}
         writers = [kind.write for kind in kinds.values()]
@@ -168,7 +169,8 @@ def _tuple(fields: Mapping[str, Any]) -> _Kind:
     kinds = {name: _kind(each) for name, each in fields.items()}
     first = list(itertools.takewhile(lambda name: kinds[name].expression, kinds))
     constructor = ", ".join(
-        f"{name.removeprefix('.')} = {kinds[name].expression.format(f'at + {offset}')}"
+        (f"{name[1:]} = " if name[0] == "." else "")
+        + kinds[name].expression.format(f"at + {offset}")
         for offset, name in enumerate(first)
     )
 
@@ -200,7 +202,10 @@ def _list(item: _Kind) -> _Kind:
 
     def read(target: str) -> str:
         if item is _VALUE:
-            return f"{target} = {{unpack(ARGV, at + 1, at + ARGV[at])}}\nat = at + 1 + #{target}\n"
+            return (
+                f"{target} = {{}}\nfor i = 1, ARGV[at] do {target}[i] = ARGV[at + i] end\n"
+                f"at = at + 1 + #{target}\n"
+            )
         name = re.sub(r"\W", "_", target) + "_item"
         return (
             f"{target} = {{}}\nat = at + 1\nfor i = 1, ARGV[at - 1] do\n"
@@ -238,8 +243,3 @@ def _text(folder: Path, name: str) -> str:
         return _INCLUDE.sub(insert, libraries[name])
 
     return _INCLUDE.sub(insert, _files(folder)[name])
-
-
-def load(folder: Path) -> dict[str, Script]:
-    """Return the scripts of a folder, by name, whose arguments are not declared."""
-    return {name: Script.of(_text(folder, name)) for name in _files(folder)}

@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from wbengine._redis.lua_scripts import Step
 from wbengine.jobs import _queues
+from wbengine.jobs.backends import _redis_scripts
 
 __all__ = ["RedisJobQueues", "decoded"]
 
@@ -25,16 +27,16 @@ class _KeyCounts:
 class RedisJobQueues(_queues.BaseJobQueues):
     """The queues of a board in Redis.
 
-    :param run: runs a script of the board with these arguments and returns its result, and whether
-        an earlier attempt may have run it, too. It raises JobFailure if the board cannot be
+    :param run: runs a script of the board and returns its result, and whether an earlier attempt
+        may have run it, too. It raises JobFailure if the board cannot be
         reached.
     """
 
-    def __init__(self, run: Callable[..., tuple[Any, bool]]) -> None:
+    def __init__(self, run: Callable[[Step[Any]], tuple[Any, bool]]) -> None:
         self._run = run
 
     def _rows(self) -> Mapping[str, _queues.QueueRow]:
-        (now, pauses, served), _ = self._run("queues")
+        (now, pauses, served), _ = self._run(_redis_scripts.queues())
         reports = {decoded(name): float(at) for name, at in _pairs(served)}
         notes = {decoded(name): decoded(pause) for name, pause in _pairs(pauses)}
         rows = {}
@@ -75,7 +77,7 @@ class RedisJobQueues(_queues.BaseJobQueues):
         counts = defaultdict[tuple[str, str], _KeyCounts](_KeyCounts)
         after, page = "-inf", [()] * _PAGE_SIZE
         while len(page) == _PAGE_SIZE:
-            page, _ = self._run("places", after, _PAGE_SIZE)
+            page, _ = self._run(_redis_scripts.places(after, _PAGE_SIZE))
             for _, queue, key, is_claimed, posted in page:
                 of_key = counts[decoded(queue), decoded(key)]
                 if is_claimed:
@@ -89,15 +91,15 @@ class RedisJobQueues(_queues.BaseJobQueues):
         return counts
 
     def _pause(self, name: str, reason: str | None, by: str | None) -> None:
-        self._run("pause", name, json.dumps([reason, by]))
+        self._run(_redis_scripts.pause(name, json.dumps([reason, by])))
 
     def _resume(self, name: str) -> list[str] | None:
-        paused, is_repeated = self._run("resume", name)
+        paused, is_repeated = self._run(_redis_scripts.resume(name))
         # The first attempt may have ended the pause without an answer.
         return None if paused is None or is_repeated else [decoded(each) for each in paused]
 
     def report(self, names: Iterable[str]) -> None:
-        self._run("report", *sorted(names))
+        self._run(_redis_scripts.report(sorted(names)))
 
 
 def _pairs(values: list[Any]) -> Iterator[tuple[Any, Any]]:

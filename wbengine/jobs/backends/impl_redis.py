@@ -6,15 +6,15 @@ import contextlib
 import random
 import secrets
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, TypeVar
 
 from wbengine._concurrency import conditions
 from wbengine._configuration import named_options
 from wbengine._imports import installing
-from wbengine._redis import client_options, lua_scripts
+from wbengine._redis import client_options
+from wbengine._redis.lua_scripts import Step
 from wbengine.jobs import _stored, base
-from wbengine.jobs.backends import _redis_queues
+from wbengine.jobs.backends import _redis_queues, _redis_scripts
 from wbengine.jobs.backends._redis_queues import decoded
 from wbengine.persistence import base as persistence_base
 
@@ -28,6 +28,8 @@ except ImportError as error:
     raise ImportError(installing.needs("a job board in Redis", "redis-py", "redis")) from error
 
 __all__ = ["RedisJob", "RedisJobBoard"]
+
+T = TypeVar("T")
 
 _MAX_JOBS_PER_POST: Final = 1024
 #: Interval at which a listener checks whether to stop.
@@ -47,14 +49,6 @@ _CLIENT_OPTIONS: Final[Mapping[str, named_options.Reader]] = {
     **dict.fromkeys(("port", "db", "health_check_interval"), named_options.whole),
     "ssl": named_options.flag,
 }
-
-#: In the order of the script `shared/board.lua`.
-_KEYS: Final = (
-    *("jobs", "all", "free", "owners", "ends", "claims", "updated", "trash", "sequence"),
-    *("places", "waiting", "begun", "turns", "idle", "tags", "pauses", "served", "repeated"),
-)
-
-_SCRIPTS: Final = lua_scripts.load(Path(__file__).parent / "redis_scripts")
 
 
 def _namespace(name: str, value: Any) -> str:
@@ -126,12 +120,13 @@ class RedisJobBoard(_stored.StoredJobBoard):
         self.namespace: Final[str] = self._settings.get("namespace", "default")
         # Tokens of the latest calls of `take` without an answer, by owner.
         self._unanswered: dict[str, str] = {}
-        self._keys = [f"wbe:{{{self.namespace}}}:jobs:{key}" for key in _KEYS]
+        self._keys = [f"wbe:{{{self.namespace}}}:jobs:{key}" for key in _redis_scripts.KEYS]
         self.job_queues = _redis_queues.RedisJobQueues(self._run)
         if client is None:
             self._client, self.address = _client(self._settings), _address(self._settings)
         self._steps = {
-            name: self._client.register_script(script.text) for name, script in _SCRIPTS.items()
+            name: self._client.register_script(script.text)
+            for name, script in _redis_scripts.SCRIPTS.items()
         }
 
     @property
@@ -149,7 +144,7 @@ class RedisJobBoard(_stored.StoredJobBoard):
         return str(error) if isinstance(error, errors.RedisError | OSError) else None
 
     def _identify(self, new: str) -> _stored.Identity:
-        key, run = self._keys[_KEYS.index("jobs")].removesuffix("jobs") + "id", ""
+        key, run = self._keys[_redis_scripts.KEYS.index("jobs")].removesuffix("jobs") + "id", ""
         with self._accessing_store("Reading the id of the job board"):
             self._client.set(key, new, nx=True)
             board_id = decoded(self._client.get(key))
@@ -166,8 +161,7 @@ class RedisJobBoard(_stored.StoredJobBoard):
         postings = list[_stored.Posting | None]()
         for start in range(0, len(jobs), _MAX_JOBS_PER_POST):
             batch = jobs[start : start + _MAX_JOBS_PER_POST]
-            arguments = [word for job in batch for word in _words(job)]
-            replies, is_repeated = self._run("post", *arguments)
+            replies, is_repeated = self._run(_redis_scripts.post([_new_job(job) for job in batch]))
             for job, reply in zip(batch, replies, strict=True):
                 is_ours = reply and (reply[0] or is_repeated)
                 postings.append(_posting(job.uuid, *reply[1:]) if is_ours else None)
@@ -176,7 +170,7 @@ class RedisJobBoard(_stored.StoredJobBoard):
     def _rows(self, only_unclaimed: bool, ensure_fresh: bool) -> Iterator[tuple[str, Any]]:
         after = "-inf"
         for limit in _stored.page_sizes():
-            page, _ = self._run("page", int(only_unclaimed), after, limit)
+            page, _ = self._run(_redis_scripts.page(only_unclaimed, after, limit))
             for uuid, *row in page:
                 if len(row) > 1:
                     yield decoded(uuid), (decoded(uuid), *row)
@@ -188,20 +182,20 @@ class RedisJobBoard(_stored.StoredJobBoard):
         return _posting(*row)
 
     def _find(self, uuid: str) -> Any:
-        reply, _ = self._run("read", uuid)
+        reply, _ = self._run(_redis_scripts.read(uuid))
         if reply is None:
             return None
         job, score, claims, *_ = reply
         return uuid, score, job, claims
 
     def status_of(self, job: base.Job) -> _stored.Status | None:
-        reply, _ = self._run("read", job.uuid)
+        reply, _ = self._run(_redis_scripts.read(job.uuid))
         return None if reply is None else _status(*reply[2:])
 
     def waking(self, wake: Callable[[], None]) -> contextlib.AbstractContextManager[float]:
         def listen(ended: conditions.Event) -> None:
             with self._client.pubsub(ignore_subscribe_messages=True) as subscription:
-                subscription.subscribe(self._keys[_KEYS.index("jobs")])
+                subscription.subscribe(self._keys[_redis_scripts.KEYS.index("jobs")])
                 wake()  # For jobs that were posted before.
                 while not ended.is_set():
                     if subscription.get_message(timeout=_LISTEN_SECONDS) is not None:
@@ -212,15 +206,15 @@ class RedisJobBoard(_stored.StoredJobBoard):
     @property
     def job_count(self) -> int:
         with self._accessing_store("Counting jobs"):
-            return int(self._client.zcard(self._keys[_KEYS.index("all")]))
+            return int(self._client.zcard(self._keys[_redis_scripts.KEYS.index("all")]))
 
     def _is_trashed(self, uuid: str) -> bool:
         with self._accessing_store(f"Reading job {uuid}"):
-            return bool(self._client.hexists(self._keys[_KEYS.index("trash")], uuid))
+            return bool(self._client.hexists(self._keys[_redis_scripts.KEYS.index("trash")], uuid))
 
     def _delete_trashed(self, uuid: str) -> None:
         with self._accessing_store(f"Deleting trashed job {uuid}"):
-            self._client.hdel(self._keys[_KEYS.index("trash")], uuid)
+            self._client.hdel(self._keys[_redis_scripts.KEYS.index("trash")], uuid)
 
     def take(
         self, who: str, limit: int, except_uuids: Collection[str] = ()
@@ -234,14 +228,21 @@ class RedisJobBoard(_stored.StoredJobBoard):
         returns the jobs that it claimed, if any, and then not more.
         """
         expiry = self.claim_seconds or base.default_expiry.get()
-        seconds = "" if expiry is None else _milliseconds(expiry)
-        is_repeated = who in self._unanswered
+        is_repetition = who in self._unanswered
         token = self._unanswered.setdefault(who, secrets.token_hex(_TOKEN_DIGITS // 2))
-        rows, _ = self._run(
-            *("take", token.encode() + _bytes(who), seconds, limit, random.getrandbits(31)),
-            *(len(self.queues), *self.queues, *except_uuids, *self._unreadable),
-            is_repeated=is_repeated,
+        attempt, repetition = (
+            _redis_scripts.take(
+                is_repeated,
+                token.encode() + _bytes(who),
+                None if expiry is None else _milliseconds(expiry),
+                limit,
+                random.getrandbits(31),
+                self.queues,
+                [*except_uuids, *self._unreadable],
+            )
+            for is_repeated in (is_repetition, True)
         )
+        rows, _ = self._run(attempt, repetition)
         del self._unanswered[who]
         taken = list[_stored.StoredJob]()
         for uuid, *row in rows:
@@ -254,14 +255,15 @@ class RedisJobBoard(_stored.StoredJobBoard):
         return taken
 
     def make_due(self, uuid: str) -> None:
-        self._run("due", uuid)
+        self._run(_redis_scripts.due(uuid))
 
     def _claim(
         self, job: base.Job, who: str, expiry: float | None
     ) -> tuple[str, int] | _stored.Status:
         token = secrets.token_hex(_TOKEN_DIGITS // 2)
-        seconds = "" if expiry is None else _milliseconds(expiry)
-        reply, _ = self._run("claim", job.uuid, token.encode() + _bytes(who), seconds)
+        milliseconds = None if expiry is None else _milliseconds(expiry)
+        step = _redis_scripts.claim(job.uuid, token.encode() + _bytes(who), milliseconds)
+        reply, _ = self._run(step)
         if reply is None:
             raise _stored.missing_job_error(job)
         is_claimed, *values = reply
@@ -269,7 +271,7 @@ class RedisJobBoard(_stored.StoredJobBoard):
 
     def _end_claim(self, job: base.Job, who: str, action: str) -> _stored.Status | None:
         token = _stored.claim_of(job) or ""
-        reply, is_repeated = self._run("end", job.uuid, token, _bytes(who), action)
+        reply, is_repeated = self._run(_redis_scripts.end(job.uuid, token, _bytes(who), action))
         if reply is None and not is_repeated:
             raise _stored.missing_job_error(job)
         if reply is None or reply[0] == 1:
@@ -278,26 +280,27 @@ class RedisJobBoard(_stored.StoredJobBoard):
         return None if is_repeated and action == "abandon" and status.owner is None else status
 
     def extend(self, job: _stored.StoredJob, expiry: float) -> bool:
-        reply, _ = self._run("extend", job.uuid, job.claim or "", _milliseconds(expiry))
-        return bool(reply)
+        step = _redis_scripts.extend(job.uuid, job.claim or "", _milliseconds(expiry))
+        return self._run(step)[0]
 
-    def _run(self, step: str, *args: Any, is_repeated: bool = False) -> tuple[Any, bool]:
+    def _run(self, step: Step[T], repetition: Step[T] | None = None) -> tuple[T, bool]:
         """Return the answer, and whether an earlier attempt may have executed the step.
 
-        :param is_repeated: whether an earlier call may have executed it.
+        :param repetition: the step that is sent after an attempt without an answer. Other steps
+            detect a repetition by what they find.
         """
-        is_second = False
-        with self._accessing_store(f"Step {step!r}"):
+        is_repeated = False
+        name = step.script.name
+        with self._accessing_store(f"Step {name!r}"):
             while True:
                 try:
-                    # The other scripts detect a repetition by what they find.
-                    words = (int(is_repeated), *args) if step == "take" else args
-                    return self._steps[step](keys=self._keys, args=words), is_repeated
+                    reply = self._steps[name](keys=self._keys, args=step.arguments)
+                    return step.read(reply), is_repeated
                 except (errors.ConnectionError, errors.TimeoutError) as error:
                     is_timeout = isinstance(error, errors.TimeoutError)
-                    if is_second or (is_timeout and not self._settings.get("retry_on_timeout")):
+                    if is_repeated or (is_timeout and not self._settings.get("retry_on_timeout")):
                         raise
-                    is_second = is_repeated = True
+                    is_repeated, step = True, repetition or step
 
 
 def _client(options: Mapping[str, Any]) -> Any:
@@ -338,11 +341,16 @@ def _without_unused_tls(options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if not name.startswith("ssl")}
 
 
-def _words(job: _stored.NewJob) -> tuple[Any, ...]:
-    """Return the arguments of the script `post`."""
+def _new_job(job: _stored.NewJob) -> _redis_scripts.NewJob:
     place = job.place
-    words = (job.uuid, place.priority.rank, job.document, place.queue)
-    return *words, _bytes(place.fair_key), place.fair_weight
+    return _redis_scripts.NewJob(
+        job.uuid,
+        place.priority.rank,
+        job.document,
+        place.queue,
+        _bytes(place.fair_key),
+        place.fair_weight,
+    )
 
 
 def _posting(uuid: str, score: Any, job: Any, claims: Any = 0) -> _stored.Posting:

@@ -1,4 +1,3 @@
--- Arguments: uuid, token and owner, milliseconds until the claim expires or ''
 -- Result: nil: no job; 1, number of claims; or 0, number of claims, time of the last change, token
 --   and owner of the present claim, milliseconds until it expires
 --
@@ -7,7 +6,6 @@
 
 -- include board
 
-local uuid, claim, expiry = unpack(ARGV)
 if redis.call('HEXISTS', jobs, uuid) == 0 then return false end
 local owner, left = owner_of(uuid)
 if owner == claim then return {1, redis.call('HGET', claims, uuid)} end

@@ -1,4 +1,3 @@
--- Arguments: uuid, token or '', owner, 'abandon', 'trash' or 'consume'
 -- Result: nil: no job; 1; or, if another claim exists, 0 and the values of `claim`
 --
 -- Ends a claim: the job is unclaimed again, in the trash, or deleted. A job with another claim does
@@ -6,7 +5,6 @@
 
 -- include board
 
-local uuid, token, who, how = unpack(ARGV)
 local job = redis.call('HGET', jobs, uuid)
 if not job then return false end
 local owner, left = owner_of(uuid)

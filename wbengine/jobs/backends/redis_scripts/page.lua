@@ -1,4 +1,3 @@
--- Arguments: 1 for unclaimed jobs only, else 0; minimum score, maximum number
 -- Result: (uuid, score, time of posting and document, number of claims)...; of a claimed job that
 --   is left out, only uuid and score
 --
@@ -6,13 +5,12 @@
 
 -- include board
 
-local only_unclaimed, after, limit = unpack(ARGV)
 local members = redis.call('ZRANGEBYSCORE', all, after, '+inf', 'WITHSCORES', 'LIMIT', 0, limit)
 local rows = {}
 for n = 1, #members, 2 do
     local uuid = members[n]
     local row = {uuid, members[n + 1]}
-    if only_unclaimed == '0' or not owner_of(uuid) then
+    if not (only_unclaimed and owner_of(uuid)) then
         row[3] = redis.call('HGET', jobs, uuid) or ''
         row[4] = redis.call('HGET', claims, uuid) or 0
     end

@@ -1,11 +1,9 @@
--- Arguments: minimum score, maximum number
 -- Result: (score, queue, fair key, 1 if claimed, time of posting)...
 --
 -- Lists the places of jobs in the order of their scores.
 
 -- include board
 
-local after, limit = unpack(ARGV)
 local members = redis.call('ZRANGEBYSCORE', all, after, '+inf', 'WITHSCORES', 'LIMIT', 0, limit)
 local rows = {}
 for n = 1, #members, 2 do

@@ -1,4 +1,3 @@
--- Arguments: (uuid, rank, document, queue, fair key, weight)...
 -- Result: for each 0 if it is in the trash, or 1: posted now, its score, time of posting and
 --   document
 --
@@ -8,19 +7,19 @@
 -- include turns
 
 local replies, any_posted = {}, false
-for n = 1, #ARGV, 6 do
-    local uuid, rank, document, queue, key, weight = unpack(ARGV, n, n + 5)
+for _, job in ipairs(new_jobs) do
+    local uuid, queue, key = job.uuid, job.queue, job.fair_key
     if redis.call('HEXISTS', trash, uuid) == 1 then
         replies[#replies + 1] = 0
     else
         local posted = redis.call('HEXISTS', jobs, uuid) == 0
         if posted then
-            local score = string.format('%.0f', rank * 2 ^ 50 + redis.call('INCR', sequence))
-            redis.call('HSET', jobs, uuid, string.format('%.0f', now) .. ' ' .. document)
+            local score = string.format('%.0f', job.rank * 2 ^ 50 + redis.call('INCR', sequence))
+            redis.call('HSET', jobs, uuid, string.format('%.0f', now) .. ' ' .. job.document)
             redis.call('HSET', updated, uuid, now)
             redis.call('ZADD', all, score, uuid)
-            if not is_plain(queue, key) or tonumber(weight) ~= 1 then
-                redis.call('HSET', places, uuid, queue .. '\0' .. weight .. '\0' .. key)
+            if not is_plain(queue, key) or tonumber(job.weight) ~= 1 then
+                redis.call('HSET', places, uuid, queue .. '\0' .. job.weight .. '\0' .. key)
             end
             if is_plain(queue, key) then
                 redis.call('ZADD', free, score, uuid)

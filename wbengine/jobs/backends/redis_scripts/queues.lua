@@ -1,4 +1,3 @@
--- Arguments: none
 -- Result: time of the server, (name, time and JSON of a pause)..., (name, time of the last report
 --   of a conductor)...
 --

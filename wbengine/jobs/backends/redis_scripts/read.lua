@@ -1,4 +1,3 @@
--- Argument: uuid
 -- Result: nil: no job; time of posting and document, score, number of claims, time of the last
 --   change, token and owner of the claim, milliseconds until it expires
 --
@@ -6,7 +5,6 @@
 
 -- include board
 
-local uuid = ARGV[1]
 local job = redis.call('HGET', jobs, uuid)
 if not job then return false end
 local owner, left = owner_of(uuid)

@@ -1,6 +1,3 @@
--- Arguments: 1 if this repeats an attempt without an answer, token and owner, milliseconds until
---   the claims expire or '', maximum number of jobs, seed, number of queues, their names ('*': all
---   others, in a random order), uuids of jobs to leave
 -- Result: (uuid, score, time of posting and document, number of claims)... of the claimed jobs
 --
 -- Claims the next jobs of the queues: first those of flows that have begun, and then those whose
@@ -14,12 +11,11 @@
 -- Time for which a late attempt is recognized.
 local LATE_MILLISECONDS = 600000
 
-local is_repetition, claim, expiry, limit, seed, queue_count = unpack(ARGV, 1, 6)
 limit = tonumber(limit)
 local left_out, taken = {}, {}
 -- Numbers of jobs to leave that come first in a list, by list.
 local skips = {}
-for n = 7 + queue_count, #ARGV do left_out[ARGV[n]] = true end
+for _, uuid in ipairs(excluded) do left_out[uuid] = true end
 
 local function answer(uuid, number)
     taken[#taken + 1] = {uuid, redis.call('ZSCORE', all, uuid), redis.call('HGET', jobs, uuid),
@@ -112,7 +108,7 @@ local function queue_names()
     return sorted
 end
 
-if is_repetition == '1' then
+if is_repetition then
     redis.call('ZREMRANGEBYSCORE', repeated, '-inf', now - LATE_MILLISECONDS)
     redis.call('ZADD', repeated, now, claim)
     local owned = redis.call('HGETALL', owners)
@@ -126,8 +122,8 @@ if is_repetition == '1' then
 elseif redis.call('ZSCORE', repeated, claim) then
     return taken
 end
-for n = 7, 6 + queue_count do
-    if ARGV[n] == '*' then
+for _, queue in ipairs(queues) do
+    if queue == '*' then
         local names = queue_names()
         math.randomseed(tonumber(seed))
         for last = #names, 1, -1 do
@@ -137,6 +133,6 @@ for n = 7, 6 + queue_count do
         end
         break
     end
-    take(ARGV[n])
+    take(queue)
 end
 return taken
