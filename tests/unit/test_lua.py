@@ -64,7 +64,7 @@ def test_function_converts_the_reply_with_its_arguments(declare: Declare) -> Non
     step = declare("return 1", named)
     assert step("a").read("reply") == ("reply", "a", 3)
     assert step(number=1, name="b").read("reply") == ("reply", "b", 1)
-    with pytest.raises(ValueError, match="longer"):
+    with pytest.raises(TypeError):
         step("a", 1, 2)
 
 

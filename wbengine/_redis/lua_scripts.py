@@ -97,18 +97,20 @@ class Scripts(dict[str, Script]):
         script = self[name] = Script.of(
             name, f"{self._head}local at = 1\n{reading}{_text(self._folder, name)}"
         )
-        names, defaults = [*kinds], {each.name: each.default for each in parameters}
-        writers = [kind.write for kind in kinds.values()]
+        names = [*kinds]
+        defaults = {
+            each.name: each.default for each in parameters if each.default is not each.empty
+        }
+        words = ", ".join(kind.write(each) for each, kind in kinds.items())
+        # As `dataclasses` does: calls of functions for each value would take longer.
+        write: Callable[..., list[Any]] = eval(f"lambda {', '.join(names)}: [{words}]")
 
         @functools.wraps(function)
         def step(*args: P.args, **kwargs: P.kwargs) -> Step[T]:
             values: tuple[Any, ...] = args
             if len(args) < len(names):
-                values += tuple(kwargs.get(name, defaults[name]) for name in names[len(args) :])
-            arguments: list[Any] = []
-            for write, value in zip(writers, values, strict=True):
-                write(arguments, value)
-            return Step(script, arguments, function, values)
+                values += (*map({**defaults, **kwargs}.__getitem__, names[len(args) :]),)
+            return Step(script, write(*values), function, values)
 
         return step
 
@@ -116,34 +118,26 @@ class Scripts(dict[str, Script]):
 class _Kind(NamedTuple):
     """How the values of a type are passed to a script.
 
-    :ivar write: appends a value to the arguments.
+    :ivar write: returns the words of the value of an expression, as items of a list in Python.
     :ivar read: returns Lua statements that assign the value at the position `at` to a variable.
-    :ivar expression: format of this value in Lua; '': the number of its arguments varies.
+    :ivar word: format of this value in Lua; '': the number of its words varies.
     """
 
-    write: Callable[[list[Any], Any], None]
+    write: Callable[[str], str]
     read: Callable[[str], str]
-    expression: str = ""
+    word: str = ""
 
 
-def _single(write: Callable[[list[Any], Any], None], expression: str) -> _Kind:
+def _single(written: str, word: str) -> _Kind:
     def read(target: str) -> str:
-        return f"{target} = {expression.format('at')}\nat = at + 1\n"
+        return f"{target} = {word.format('at')}\nat = at + 1\n"
 
-    return _Kind(write, read, expression)
-
-
-def _write_optional(arguments: list[Any], value: Any) -> None:
-    arguments.append("" if value is None else value)
+    return _Kind(written.format, read, word)
 
 
-def _write_flag(arguments: list[Any], value: bool) -> None:
-    arguments.append(int(value))
-
-
-_VALUE: Final = _single(list.append, "ARGV[{}]")
-_OPTIONAL_VALUE: Final = _single(_write_optional, "ARGV[{}]")
-_FLAG: Final = _single(_write_flag, "ARGV[{}] == '1'")
+_VALUE: Final = _single("{0}", "ARGV[{}]")
+_OPTIONAL_VALUE: Final = _single("'' if {0} is None else {0}", "ARGV[{}]")
+_FLAG: Final = _single("int({0})", "ARGV[{}] == '1'")
 
 
 def _kind(hint: Any) -> _Kind:
@@ -167,10 +161,9 @@ def _kind(hint: Any) -> _Kind:
 def _tuple(fields: Mapping[str, Any]) -> _Kind:
     """Return the kind of a tuple, whose fields have these names in Lua, with '.' or brackets."""
     kinds = {name: _kind(each) for name, each in fields.items()}
-    first = list(itertools.takewhile(lambda name: kinds[name].expression, kinds))
+    first = list(itertools.takewhile(lambda name: kinds[name].word, kinds))
     constructor = ", ".join(
-        (f"{name[1:]} = " if name[0] == "." else "")
-        + kinds[name].expression.format(f"at + {offset}")
+        (f"{name[1:]} = " if name[0] == "." else "") + kinds[name].word.format(f"at + {offset}")
         for offset, name in enumerate(first)
     )
 
@@ -180,25 +173,21 @@ def _tuple(fields: Mapping[str, Any]) -> _Kind:
         )
         return f"{target} = {{{constructor}}}\nat = at + {len(first)}\n{others}"
 
-    plain = len(list(itertools.takewhile(lambda kind: kind is _VALUE, kinds.values())))
-    writers = [kind.write for kind in kinds.values()][plain:]
-
-    def write(arguments: list[Any], values: Any) -> None:
-        arguments.extend(values[:plain])
-        for write_field, value in zip(writers, values[plain:], strict=True):
-            write_field(arguments, value)
+    def write(value: str) -> str:
+        if all(kind is _VALUE for kind in kinds.values()):
+            return f"*{value}"
+        return ", ".join(
+            kind.write(f"{value}[{index}]") for index, kind in enumerate(kinds.values())
+        )
 
     return _Kind(write, read)
 
 
 def _list(item: _Kind) -> _Kind:
-    def write(arguments: list[Any], values: Any) -> None:
-        arguments.append(len(values))
+    def write(value: str) -> str:
         if item is _VALUE:
-            arguments.extend(values)
-        else:
-            for value in values:
-                item.write(arguments, value)
+            return f"len({value}), *{value}"
+        return f"len({value}), *[word for item in {value} for word in ({item.write('item')},)]"
 
     def read(target: str) -> str:
         if item is _VALUE:
@@ -217,12 +206,10 @@ def _list(item: _Kind) -> _Kind:
 
 def _optional(kind: _Kind) -> _Kind:
     """Pass a tuple or None as a list of at most one tuple."""
-    items = _list(kind)
-
-    def write(arguments: list[Any], value: Any) -> None:
-        items.write(arguments, () if value is None else (value,))
-
-    return _Kind(write, lambda target: f"{items.read(target)}{target} = {target}[1]\n")
+    return _Kind(
+        lambda value: f"*([0] if {value} is None else [1, {kind.write(value)}])",
+        lambda target: f"{_list(kind).read(target)}{target} = {target}[1]\n",
+    )
 
 
 @functools.cache
