@@ -706,6 +706,7 @@ def test_full_server_finishes_requests_and_takes_the_next_ones(full: Server) -> 
 @pytest.mark.parametrize(
     "step",
     [
+        transport.take(transport.Take("c", "2", "w", "digest", False, [(1, ["q"])])),
         transport.settle("c", "q", ["1"]),
         transport.requeue("c", "q", "1", True),
         transport.requeue("c", "q", "1", False, True),
