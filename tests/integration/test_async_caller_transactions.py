@@ -16,7 +16,7 @@ from sqlalchemy.ext import asyncio as sa_asyncio
 from tests.support import callers, conducted
 from tests.support.callers import Place
 from wbengine import engines, exceptions
-from wbengine._sql import caller_connections
+from wbengine._sql import caller_connections, local_wakeups
 
 AUTOCOMMIT = "must be in a transaction, but each of its statements is committed at once"
 FAILED = "its transaction has failed or is closed: roll it back"
@@ -116,6 +116,33 @@ def test_flow_exists_exactly_if_the_transaction_is_committed(
         asyncio.run(main())
         assert orders(place) == (["x"] if commits else [])
         assert len(place.flows()) == (1 if commits else 0)
+
+
+@callers.on("sqlite aiosqlite", "postgresql asyncpg")
+@pytest.mark.parametrize("mode", [None, "create_savepoint"])
+def test_session_wakes_conductors_only_if_it_ends_the_transaction(
+    place: Place, kind: str, mode: Any
+) -> None:
+    calls: list[str] = []
+
+    async def main() -> None:
+        async with engine_of(kind, place.url) as engine, engine.connect() as connection:
+            await connection.execute(sa.text("INSERT INTO orders VALUES ('x')"))
+            options = {} if mode is None else {"join_transaction_mode": mode}
+            bind: Any = engine if mode is None else connection
+            await (connection.rollback() if mode is None else asyncio.sleep(0))
+            async with sa_asyncio.AsyncSession(bind, **options) as session:
+                async with session.begin_nested():
+                    await submit(place, session, eta=3600)
+                assert calls == []
+                await session.commit()
+            assert calls == (["wake"] if mode is None else [])
+            await connection.commit()
+
+    wakeups, url = local_wakeups.of_process(), place.store.options.url
+    with callers.caller("driver", place.url), wakeups.adding(url, lambda: calls.append("wake")):
+        asyncio.run(main())
+    assert len(place.flows()) == 1
 
 
 @everywhere

@@ -222,6 +222,61 @@ def test_closed_session_wakes_nothing_later(place: Place, caller: Caller, wakes:
     assert wakes == []
 
 
+@callers.on("sqlite connection", "postgresql connection", "mysql connection")
+@pytest.mark.parametrize(
+    ("mode", "is_committed"),
+    [
+        ("create_savepoint", False),
+        ("rollback_only", False),
+        ("conditional_savepoint", False),
+        ("control_fully", True),
+    ],
+)
+def test_session_wakes_conductors_only_if_it_commits_the_transaction_of_its_creator(
+    place: Place, caller: Caller, wakes: list[str], mode: Any, *, is_committed: bool
+) -> None:
+    caller.add("one")
+    with orm.Session(caller.connection, join_transaction_mode=mode) as session:
+        with session.begin_nested():
+            handle = place.submit(session, eta=3600)
+        session.commit()
+        assert wakes == ["wake"] * is_committed
+    if not is_committed:
+        assert place.flows() == set()
+        caller.rollback()
+    assert place.flows() == ({handle.id} if is_committed else set())
+    assert wakes == ["wake"] * is_committed
+
+
+@callers.on("postgresql connection")
+def test_commit_behind_a_session_in_a_savepoint_starts_the_flow(
+    place: Place, caller: Caller
+) -> None:
+    with conducted.conducting(place.store):
+        caller.add("one")
+        with orm.Session(caller.connection, join_transaction_mode="create_savepoint") as session:
+            handle = place.submit(session)
+            session.commit()
+            with pytest.raises(exceptions.FlowNotCommitted):
+                handle.wait(0)
+        caller.commit()
+        assert handle.wait(60)
+
+
+@callers.on("sqlite django", "postgresql django")
+def test_error_of_another_hook_after_the_commit_does_not_lose_the_flow(
+    place: Place, caller: Caller
+) -> None:
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    with conducted.conducting(place.store):
+        with rolled_back(), transaction_of(caller):
+            caller.connection.on_commit(fail)
+            handle = place.submit(caller.connection)
+        assert handle.wait(60)
+
+
 @callers.on("mysql session")
 def test_conductor_that_never_polls_runs_the_committed_flow(
     place: Place, caller: Caller, monkeypatch: pytest.MonkeyPatch

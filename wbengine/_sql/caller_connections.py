@@ -150,8 +150,9 @@ def after_commit(source: Any, function: Callable[[], object]) -> None:
     """Call a function after the commit of the present transaction, and not after its rollback.
 
     A savepoint that is rolled back removes the functions that were added in it. Nothing is called
-    if `source` is neither a Session of SQLAlchemy nor a connection of Django in an atomic block:
-    others have no hook after the commit.
+    if `source` is neither a Session of SQLAlchemy nor a connection of Django in an atomic block, or
+    if the Session has joined a transaction that it does not end: these have no hook after the
+    commit.
     """
     orm = sys.modules.get("sqlalchemy.orm")
     if orm is not None and isinstance(source, orm.scoped_session):
@@ -170,20 +171,23 @@ class _SessionHooks:
     """
 
     def __init__(self, session: Any) -> None:
-        self._added: list[tuple[Any, Callable[[], object]]] = []
+        self._added: list[tuple[Any, sa.Connection, Callable[[], object]]] = []
         session.info[_HOOKS] = self
         for name in ("after_commit", "after_soft_rollback", "after_transaction_end"):
             sa.event.listen(session, name, getattr(self, f"_{name}"))
 
     def add(self, session: Any, function: Callable[[], object]) -> None:
         transaction = session.get_nested_transaction() or session.get_transaction()
-        self._added.append((transaction, function))
+        self._added.append((transaction, session.connection(), function))
 
     def _after_commit(self, session: Any) -> None:
         if not session.in_nested_transaction():  # otherwise a savepoint has ended
             added, self._added = self._added, []
-            for _, function in added:
-                function()
+            for _, connection, function in added:
+                # Otherwise the Session has only left the transaction of its creator, which may
+                # still be rolled back (`join_transaction_mode`).
+                if not connection.in_transaction():
+                    function()
 
     def _after_soft_rollback(self, session: Any, ended: Any) -> None:
         self._added = [each for each in self._added if not _is_within(each[0], ended)]
