@@ -258,8 +258,9 @@ class TaskExecutor(abc.ABC):
     #: Whether the executor knows for certain which calls never started.
     has_ledger: bool = False
 
-    #: Whether the executor delays calls until `eta` and ends them after `expires`. Otherwise the
-    #: engine delays them, and the executor calls `Invocation.expired` before it starts a call.
+    #: Whether the executor delays recovered calls, which it may have started, until `eta`, and ends
+    #: calls after `expires`. Otherwise the engine delays them, too, and the executor calls
+    #: `Invocation.expired` before it starts a call.
     keeps_times: bool = False
 
     @abc.abstractmethod

@@ -203,12 +203,18 @@ class AtomLifecycle:
             # Nothing was started. The task continues to wait, unless its new definition does not.
             if node not in self._waiting:
                 self.end_wait(node)
-        else:
+        elif not (
+            is_task
+            and action == calls.EXECUTE
+            and record.attempt
+            and atom.eta is not None
+            and delayed_starts.is_waiting(record, self._time())
+        ):
             if began_before:
                 runs_again = (
                     is_task
                     and record.action == action
-                    and delayed_starts.has_passed(record, self.now or time.time())
+                    and delayed_starts.has_passed(record, self._time())
                 )
                 lost_worker = record.worker
                 if record.state == states.RUNNING and action == calls.EXECUTE:
@@ -223,7 +229,7 @@ class AtomLifecycle:
             record.epoch = 1
             record.submitted = self.now
         if is_task and atom.eta is not None and action == calls.EXECUTE:
-            delayed_starts.store_start(record, atom, self.now or time.time())
+            delayed_starts.store_start(record, atom, self._time())
         self.enter(record, atom, action)
         if self._storage.code is not None:
             self._storage.note_code()
@@ -242,9 +248,7 @@ class AtomLifecycle:
         if self._local_tasks is not None:
             call.local = atom in self._local_tasks
             if node in self._waiting and action == calls.EXECUTE:
-                signals_and_sleeps.begin_wait(
-                    record, atom, time.time() if self.now is None else self.now
-                )
+                signals_and_sleeps.begin_wait(record, atom, self._time())
         remote = not (self._in_process or call.local)
         call.events = self._events_class(self, record, atom, remote)
         call.captures = self._stores_logs
@@ -253,6 +257,9 @@ class AtomLifecycle:
         if self._fail_early and self._fails_before_start(call):
             return None
         return self._prepare(call, atom, record)
+
+    def _time(self) -> float:
+        return time.time() if self.now is None else self.now
 
     def looks_up_items(self, call: MapCall) -> bool:
         """Return whether a later run of the flow looks up the results of all unfinished items."""
@@ -369,6 +376,8 @@ class AtomLifecycle:
             return True
         if atom.is_wait and record.attempt and record.waits_for is not None:
             return False  # The step continues to wait.
+        if action == calls.EXECUTE and record.attempt and delayed_starts.is_waiting(record, now):
+            return False  # As above.
         if record.attempt:
             record.archive_attempt()
             if atom.transaction is not None and action == calls.EXECUTE:
@@ -675,8 +684,9 @@ class AtomLifecycle:
             record = self._record(node)
             old_state = record.state
             is_untouched = old_state == states.PENDING and record.intention == states.EXECUTE
-            # `undo_begin` may have returned a task that waits for a signal to PENDING.
-            if is_untouched and node not in self._waiting:
+            # `undo_begin` may have returned a task that waits for a signal or its `eta` to PENDING.
+            waits = node in self._waiting or record.meta_value(models.STARTS_AT) is not None
+            if is_untouched and not waits:
                 continue
             if record.has_other_owner:
                 self._storage.set_atom_intention(record.name, states.EXECUTE)

@@ -41,7 +41,8 @@ def seconds_left(
 
 
 def clear(record: models.AtomDetail) -> None:
-    """Forget the time until which an atom waits, and the signal for which it waits."""
+    """Forget the times until which an atom waits, and the signal for which it waits."""
     if record.has_meta:
         record.meta.pop(models.RETRY_AT, None)
         record.meta.pop(models.WAITS_FOR, None)
+        record.meta.pop(models.STARTS_AT, None)

@@ -51,7 +51,9 @@ def make_gates(
     gates: list[base.Gate] = []
     if compiled.has_start_times or compiled.has_workflows:
         gates.append(
-            delayed_starts.StartTimeGate(timers, clock, end, keeps_times=executor.keeps_times)
+            delayed_starts.StartTimeGate(
+                timers, clock, end, lifecycle.record_of, keeps_times=executor.keeps_times
+            )
         )
     if received is not None and make_children is not None:
         # Loaded here, because most flows have no workflows.

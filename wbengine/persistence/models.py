@@ -569,7 +569,9 @@ class AtomDetail(_Named):
         self.state = state
         self.intention = states.EXECUTE
         if self._meta is not None:
-            self._meta.pop(WORKFLOW, None)  # The next execution does not continue this one.
+            # The next execution does not continue this one.
+            self._meta.pop(WORKFLOW, None)
+            self._meta.pop(STARTS_AT, None)
             self._meta.pop(INHERITED, None)
 
     def update(self: _D, other: _D) -> _D:

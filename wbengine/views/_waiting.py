@@ -214,9 +214,11 @@ def wait_of(record: Any) -> Waiting | None:
     return Waiting(SLEEP, record.name, wait.since, wait.until)
 
 
-def start_of(record: Any, now: float) -> Waiting | None:
-    """Return the earliest start (`eta`) of a submitted task, if it is in the future."""
-    if record is None or record.state != states.RUNNING or record.started is not None:
+def start_of(record: Any, now: float, *, parked: bool = False) -> Waiting | None:
+    """Return the earliest start (`eta`) of a task that waits for it, if it is in the future."""
+    if record is None or record.started is not None:
+        return None
+    if record.state != (states.PENDING if parked else states.RUNNING):
         return None
     until = record.meta_value(STARTS_AT)
     if not isinstance(until, int | float) or until <= now:
@@ -245,8 +247,8 @@ def atom_reason(
         return _revert_reason(node, record, blocking, situation)
     if state != states.PENDING:
         return None
-    if situation.parked and (wait := wait_of(record)):
-        return _wait_reason(wait, situation)
+    if situation.parked and (reason := _wait_or_start_reason(record, situation)):
+        return reason
     if situation.state in (states.FAILURE, states.REVERTED):
         return Reason("Did not start: the flow ended first.")
     if situation.state == states.SUCCESS:
@@ -275,10 +277,10 @@ def step_reason(record: Any, task: str, limit: str | None, situation: Situation)
         return _wait_reason(wait, situation)
     if not (situation.is_run or situation.parked):
         return None
+    if reason := _wait_or_start_reason(record, situation):
+        return reason
     if record.state != states.RUNNING or record.started is not None:
         return None
-    if wait := start_of(record, situation.now):
-        return Reason(f"{describe_start(wait, situation.now).capitalize()}.", wait)
     node = outlines.OutlineNode(record.name, outlines.TASK, None, task, limit=limit)
     pause = _pause_reason(node, situation)
     reports_starts = situation.on_workers or situation.in_pool
@@ -287,6 +289,15 @@ def step_reason(record: Any, task: str, limit: str | None, situation: Situation)
         is_paused = (record.submitted or 0.0) >= (pause.gate.since or 0.0)
         pause = pause if is_paused else None
     return pause or _limit_reason(node)
+
+
+def _wait_or_start_reason(record: Any, situation: Situation) -> Reason | None:
+    """Return for which signal or time a task waits, or None."""
+    if wait := wait_of(record):
+        return _wait_reason(wait, situation)
+    if wait := start_of(record, situation.now, parked=situation.parked):
+        return Reason(f"{describe_start(wait, situation.now).capitalize()}.", wait)
+    return None
 
 
 def _active_reason(
@@ -336,8 +347,8 @@ def _running_reason(
         )
     if record is None or record.started is not None or record.progress is not None:
         return None
-    if wait := start_of(record, situation.now):
-        return Reason(f"{describe_start(wait, situation.now).capitalize()}.", wait)
+    if reason := _wait_or_start_reason(record, situation):
+        return reason
     if situation.offered is not None and task is not None and task not in situation.offered:
         return Reason(f"No known worker offers {task}.")
     if record.submitted is None or not (situation.on_workers or situation.in_pool):

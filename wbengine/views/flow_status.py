@@ -385,12 +385,17 @@ class FlowViewBuilder:
         if self.state in states.FLOW_ENDED and not self.situation.requested:
             return None
         running = [atom for atom in atoms if atom.state in _RUNNING_STATES]
-        if self.situation.parked:
+        situation = self.situation
+        if situation.parked:
             waiting_names = {
                 record.name
                 for record in self._records
                 if record is not None
-                and (record.meta_value(waiting.WAITS_FOR) or record.uuid in self._waiting_steps)
+                and (
+                    record.meta_value(waiting.WAITS_FOR)
+                    or record.uuid in self._waiting_steps
+                    or waiting.start_of(record, situation.now, parked=True) is not None
+                )
             }
             running = [atom for atom in atoms if atom.name in waiting_names]
         retrying = [

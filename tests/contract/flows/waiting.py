@@ -134,9 +134,44 @@ def eta_of_retried_task_counts_from_its_attempt() -> Any:
     return WIDE("f").add(tried, _delayed("other", 60, cancel_on_revert=True))
 
 
-@timed(">d .d >d +d", drive=suspend_during(30), flow=_SUSPENDED, at={"+d": [80]}, kinds=LOCAL)
-def task_suspended_before_its_eta_starts_once() -> Any:
+@timed(">d .d >d +d", drive=suspend_during(30), flow=_SUSPENDED, at={"+d": [50]}, kinds=LOCAL)
+def task_suspended_before_its_eta_waits_for_the_rest() -> Any:
     return LINE("f").add(_delayed("d", 50))
+
+
+def _advance(seconds: float) -> Act:
+    def act(engine: base.Engine) -> None:
+        clock: Any = engine._clock
+        clock.advance(seconds)
+
+    return act
+
+
+@timed(
+    ">d .d >d +d",
+    drive=suspend_during(30, _advance(40)), flow=_SUSPENDED, at={"+d": [70]}, kinds=LOCAL,
+)  # fmt: skip
+def task_whose_eta_passed_during_suspension_starts_at_once() -> Any:
+    return LINE("f").add(_delayed("d", 50))
+
+
+@timed(
+    ">d .d >d !d <d -d",
+    drive=suspend_during(30, _advance(40)), at={"!d": [70]}, kinds=LOCAL,
+    flow="RUNNING SUSPENDING SUSPENDED RUNNING REVERTED",
+    raises={"d": (exceptions.Expired, "'d' expired before it started")},
+)  # fmt: skip
+def time_of_suspension_counts_for_expires() -> Any:
+    return LINE("f").add(_delayed("d", 50, expires=60))
+
+
+@timed(
+    ">m .m >m +m",
+    store={"items": [1, 2]}, results={"m": [1, 4]}, drive=suspend_during(30), flow=_SUSPENDED,
+    at={"+m": [80]}, kinds=LOCAL,
+)  # fmt: skip
+def items_of_suspended_map_wait_for_eta_again() -> Any:
+    return LINE("f").add(task.Map(_with(tasks.Squares("m"), eta=50), provides="m"))
 
 
 @timed(
@@ -474,7 +509,7 @@ def failure_ends_waits_for_signal_and_eta_together() -> Any:
 
 @timed(
     ">d >w .d .w >d >w +w +d",
-    order=[], drive=suspend_during(20, send("go")), at={"+d": [70]}, kinds=LOCAL, flow=_SUSPENDED,
+    order=[], drive=suspend_during(20, send("go")), at={"+d": [50]}, kinds=LOCAL, flow=_SUSPENDED,
 )  # fmt: skip
 def suspension_ends_waits_for_signal_and_eta_together() -> Any:
     return _with_delayed()

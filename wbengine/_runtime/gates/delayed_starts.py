@@ -1,4 +1,7 @@
-"""Calls that wait for the `eta` of their task, or end because `expires` has passed."""
+"""Calls that wait for the `eta` of their task, or end because `expires` has passed.
+
+The earliest start is stored with the record, so that a resumed flow waits for the rest only.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import math
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any, Final
 
+from wbengine import states
 from wbengine._calls import invocation as calls
 from wbengine._calls import start_times
 from wbengine._concurrency import clocks
@@ -15,27 +19,53 @@ from wbengine._runtime.gates import base
 from wbengine.persistence import models
 from wbengine.types import failure as ft
 
-__all__ = ["StartTimeGate", "has_passed", "store_start"]
+__all__ = ["StartTimeGate", "has_passed", "is_waiting", "start_of", "store_start"]
+
+
+def start_of(record: models.AtomDetail) -> float | None:
+    """Return the stored earliest start in Unix seconds."""
+    start = record.meta_value(models.STARTS_AT)
+    return start if isinstance(start, float) else None
 
 
 def store_start(record: models.AtomDetail, task: Any, now: float) -> None:
-    """Store the earliest start of an execution, for displays. Ignore invalid values of `eta`."""
-    with contextlib.suppress(TypeError, ValueError):
-        record.meta[models.STARTS_AT] = start_times.moment(task.eta, "eta", now, now)
+    """Store the earliest start of an execution, unless an earlier run has stored it.
+
+    Ignore invalid values of `eta`, with which the call fails.
+
+    :param now: Unix seconds.
+    """
+    if start_of(record) is None:
+        with contextlib.suppress(TypeError, ValueError):
+            record.meta[models.STARTS_AT] = start_times.moment(task.eta, "eta", now, now)
+
+
+def is_waiting(record: models.AtomDetail, now: float) -> bool:
+    """Return whether the latest attempt waited for its start, and nothing was started.
+
+    :param now: Unix seconds.
+    """
+    start = start_of(record)
+    if start is None or record.submitted is None:
+        return False
+    if record.state == states.PENDING:
+        return start > record.submitted  # Otherwise it has passed the gate.
+    return record.state == states.RUNNING and start > now
 
 
 def has_passed(record: models.AtomDetail, now: float) -> bool:
     """Return whether the stored earliest start has passed; True without one."""
-    start = record.meta_value(models.STARTS_AT)
-    return not isinstance(start, float) or start <= now
+    start = start_of(record)
+    return start is None or start <= now
 
 
 class StartTimeGate(base.Gate):
     """Delays calls until the `eta` of their task.
 
     :param end: called with a call that must not start, and its outcome.
-    :param keeps_times: the executor waits for the `eta` of tasks that are not local, if the clock
-        is that of the host.
+    :param record: returns the record of a call.
+    :param keeps_times: the executor waits for the `eta` of recovered calls that it had not started,
+        if the clock is that of the host.
     """
 
     def __init__(
@@ -43,14 +73,22 @@ class StartTimeGate(base.Gate):
         timers: deadlines.Timers,
         clock: clocks.Clock,
         end: Callable[[calls.Invocation, calls.Outcome], object],
+        record: Callable[[calls.Invocation], models.AtomDetail],
         *,
         keeps_times: bool,
     ) -> None:
         self._timers: Final = timers
         self._clock: Final = clock
         self._end: Final = end
+        self._record: Final = record
         self._keeps_times: Final = keeps_times and clock.is_real
         self._calls: dict[calls.Invocation, None] = {}
+        self._item_count = 0
+
+    @property
+    def parkable(self) -> int | None:
+        # The start of an item is not stored.
+        return None if self._item_count else len(self._calls)
 
     def admit_calls(self, tasks: list[calls.Invocation]) -> list[calls.Invocation]:
         return [
@@ -61,30 +99,60 @@ class StartTimeGate(base.Gate):
 
     def _admit_or_delay(self, call: calls.Invocation) -> bool:
         now = self._clock.monotonic()
+        is_kept = self._keeps_times and call.recovered and not call.local
         try:
-            start_times.read(call, now, self._clock.time())
+            self._read_times(call, now)
         except (TypeError, ValueError) as error:
-            if self._keeps_times and not call.local:
+            if is_kept:
                 return True
             self._end(call, calls.Outcome(ft.Failure.from_exception(error)))
             return False
-        if self._keeps_times and not call.local:
+        if is_kept:
             return True
         expired = call.expired(self._clock.monotonic())
         if expired is not None:
             self._end(call, expired)
         elif call.not_before is not None and call.not_before > now:
             self._calls[call] = None
+            self._item_count += call.index >= 0
             self._timers.set((self, call), min(call.not_before, call.not_after or math.inf))
         else:
+            self._note_passed(call)
             return True
         return False
+
+    def _read_times(self, call: calls.Invocation, now: float) -> None:
+        """Set the earliest and the latest start of an execution, once.
+
+        Seconds count from the time at which the attempt was ready, perhaps in an earlier run.
+
+        :raises TypeError, ValueError: if a value is invalid.
+        """
+        if call.action != calls.EXECUTE or call.not_before is not None:
+            return
+        wall = self._clock.time()
+        if call.index >= 0:
+            start_times.read(call, now, wall)
+            return
+        record = self._record(call)
+        ready = wall if record.submitted is None else record.submitted
+        start_times.read(call, now - (wall - ready), ready)
+        if call.task.eta is not None and (start := start_of(record)) is not None:
+            call.not_before = now + (start - wall)
+
+    def _note_passed(self, call: calls.Invocation) -> None:
+        """Note in the record that the wait is over: a later run starts the task at once."""
+        if call.index < 0 and call.action == calls.EXECUTE and call.task.eta is not None:
+            record = self._record(call)
+            if record.submitted is not None:
+                record.meta[models.STARTS_AT] = record.submitted
 
     def release(self, due: Iterable[Hashable]) -> base.Work:
         now, released = self._clock.monotonic(), list[calls.Invocation]()
         waiting: list[Any] = [call for call in due if call in self._calls]
         for call in waiting:
             del self._calls[call]
+            self._item_count -= call.index >= 0
             expired = call.expired(math.inf) if call.not_before > now else None
             if expired is None:
                 released.append(call)
@@ -93,4 +161,6 @@ class StartTimeGate(base.Gate):
         return base.Work(calls=released)
 
     def withdraw(self, selects: base.Selection) -> base.Work:
-        return base.Work(calls=base.remove_selected(self._calls, selects))
+        withdrawn = base.remove_selected(self._calls, selects)
+        self._item_count -= sum(call.index >= 0 for call in withdrawn)
+        return base.Work(calls=withdrawn)

@@ -12,7 +12,7 @@ from wbengine import exceptions, retry, states
 from wbengine import storage as storage_module
 from wbengine import task as task_module
 from wbengine._calls import invocation as calls
-from wbengine._runtime import retry_controllers, task_retries
+from wbengine._runtime import retry_controllers, retry_delays, task_retries
 from wbengine._runtime.gates import delayed_starts, signals_and_sleeps
 from wbengine._runtime.interrupted import has_lost_worker, is_refusal
 from wbengine._runtime.workflow_call import (
@@ -129,18 +129,20 @@ class StepRecords:
         """
         task, record, lifecycle = step.task, step.record, self._lifecycle
         assert task is not None
-        began_before = record.state == _BEGUN[action] and not task.is_wait
+        has_start = task.eta is not None or record.attempt > 0
+        was_waiting = task.is_wait or (has_start and delayed_starts.is_waiting(record, now))
+        began_before = record.state == _BEGUN[action] and not was_waiting
         lost_worker = record.worker
         is_resumed = lifecycle.begin_attempt(record, task, action, now)
         may_have_run = began_before and not is_resumed
         step.may_have_run = may_have_run and action == calls.EXECUTE
         runs_again = may_have_run and delayed_starts.has_passed(record, now)
-        if action == calls.EXECUTE:
-            starts_at = record.meta_value(models.STARTS_AT)
-            if isinstance(starts_at, float) and starts_at > now:  # a delay before a retry
-                task.eta = dt.datetime.fromtimestamp(starts_at, dt.UTC)
-            elif task.eta is not None:
+        if action == calls.EXECUTE and has_start:
+            if task.eta is not None:
                 delayed_starts.store_start(record, task, now)
+            if (start := delayed_starts.start_of(record)) is not None:
+                # It may be that of an earlier run, or a delay before a retry.
+                task.eta = dt.datetime.fromtimestamp(start, dt.UTC)
         if type(task) is Child and record.meta_value(models.CHILD) is None:
             record.meta[models.CHILD] = calls.request_id(record.uuid, "child", record.attempt)
         if task.is_wait and isinstance(task, WaitingTask):
@@ -281,9 +283,15 @@ class StepRecords:
         elapsed = now - (step.note.first_start or now)
         return elapsed > durations.seconds_of(task.retry_for)
 
-    def store_start(self, step: Step, start: float) -> None:
-        """Store the earliest start of the next execution, in Unix seconds."""
-        step.record.meta[models.STARTS_AT] = start
+    def store_retry(self, step: Step, delay: float, now: float) -> None:
+        """Store the earliest start of the next execution.
+
+        :param delay: seconds until the retry; 0: the next execution waits for its `eta` again.
+        :param now: Unix seconds.
+        """
+        retry_delays.clear(step.record)
+        if delay:
+            step.record.meta[models.STARTS_AT] = now + delay
         self.save_note(step)
 
 

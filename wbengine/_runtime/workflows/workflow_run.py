@@ -265,7 +265,7 @@ class WorkflowRun:
         if delay is None:
             self._complete(step)
             return
-        self._records.store_start(step, self._now() + delay)
+        self._records.store_retry(step, delay, self._now())
         if calls_revert(step):
             self._queue(step, calls.REVERT)
         else:
