@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -192,9 +192,71 @@ def test_take_that_is_executed_after_its_repetition_claims_nothing(
         jobs += board.take("me", 2)
     jobs = jobs or board.take("me", 2)
     assert [job.name for job in jobs] == ["job0", "job1"]
-    assert run(**late[0]) == []
+    assert run(**late[0]) is None
     assert len(list(board.iterjobs(only_unclaimed=True))) == 2
     assert take(board, 5) == ["job2", "job3"]
+
+
+def claim_and_abandon(board: impl_redis.RedisJobBoard) -> None:
+    (job,) = board.iterjobs()
+    board.claim(job, "me")
+    board.abandon(job, "me")
+
+
+def post_and_consume(board: impl_redis.RedisJobBoard) -> None:
+    post(board, "other")
+    first, other = board.take("me", 2)
+    board.abandon(first, "me")
+    board.consume(other, "me")
+
+
+def pause_and_resume(board: impl_redis.RedisJobBoard) -> None:
+    board.job_queues.pause("default")
+    board.job_queues.resume("default")
+
+
+@pytest.mark.parametrize(
+    ("step", "act"),
+    [("claim", claim_and_abandon), ("post", post_and_consume), ("pause", pause_and_resume)],
+)
+def test_step_that_is_executed_after_its_repetition_has_no_effect(
+    board: impl_redis.RedisJobBoard,
+    monkeypatch: pytest.MonkeyPatch,
+    step: str,
+    act: Callable[[impl_redis.RedisJobBoard], None],
+) -> None:
+    """Otherwise a job would be claimed by nobody, or posted again, or a queue paused again."""
+    post(board, "job")
+    run, late = board._steps[step], list[Any]()
+
+    def delay(**arguments: Any) -> Any:
+        monkeypatch.setitem(board._steps, step, run)
+        late.append(arguments)
+        raise errors.ConnectionError("lost")
+
+    monkeypatch.setitem(board._steps, step, delay)
+    act(board)
+    assert run(**late[0]) is None
+    assert board.job_count == 1 and take(board, 5) == ["job"]
+
+
+def test_claim_without_an_answer_can_be_abandoned(
+    board: impl_redis.RedisJobBoard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    post(board, "job")
+    run = board._steps["claim"]
+
+    def lose(**arguments: Any) -> Any:
+        run(**arguments)
+        raise errors.TimeoutError("lost")
+
+    monkeypatch.setitem(board._steps, "claim", lose)
+    (job,) = board.iterjobs()
+    with pytest.raises(exceptions.JobFailure):
+        board.claim(job, "me")
+    assert take(board, 5) == []
+    board.abandon(job, "me")
+    assert take(board, 5) == ["job"]
 
 
 def test_turns_of_keys_are_deleted_when_they_are_over(

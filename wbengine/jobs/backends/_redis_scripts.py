@@ -35,7 +35,6 @@ def post(reply: Any, new_jobs: Sequence[NewJob]) -> Any:
 @SCRIPTS.declare
 def take(
     reply: Any,
-    is_repetition: bool,
     claim: bytes,
     expiry: int | None,
     limit: int,
@@ -45,7 +44,6 @@ def take(
 ) -> Any:
     """Claim jobs.
 
-    :param is_repetition: whether this repeats an attempt without an answer.
     :param claim: token and owner.
     :param expiry: milliseconds until the claims expire.
     :param queues: names of queues; '*' means all others, in a random order.

@@ -81,7 +81,7 @@ class RedisJobBoard(_stored.StoredJobBoard):
     - `host` ('localhost'), `port` (6379), `db` (0), `username`, `password`, `unix_socket_path`.
     - `socket_timeout` and `socket_connect_timeout` (seconds; 5), `health_check_interval` (seconds).
     - `retry_on_timeout`: repeat a step that got no answer in time. A step whose connection was lost
-      is always repeated. No step takes effect twice.
+      is always repeated. No step takes effect twice, or after its repetition.
     - `ssl`, and with it the options of the Redis transport that begin with `ssl_`.
     - `sentinel`: the name of a service; then `host` and `port` are those of a Sentinel,
       `sentinel_fallbacks` further ones ('host:port'), and `sentinel_kwargs` options of connections
@@ -228,21 +228,17 @@ class RedisJobBoard(_stored.StoredJobBoard):
         returns the jobs that it claimed, if any, and then not more.
         """
         expiry = self.claim_seconds or base.default_expiry.get()
-        is_repetition = who in self._unanswered
-        token = self._unanswered.setdefault(who, secrets.token_hex(_TOKEN_DIGITS // 2))
-        attempt, repetition = (
-            _redis_scripts.take(
-                is_repeated,
-                token.encode() + _bytes(who),
-                None if expiry is None else _milliseconds(expiry),
-                limit,
-                random.getrandbits(31),
-                self.queues,
-                [*except_uuids, *self._unreadable],
-            )
-            for is_repeated in (is_repetition, True)
+        is_repeated = who in self._unanswered
+        token = self._unanswered.setdefault(who, _new_token())
+        step = _redis_scripts.take(
+            token.encode() + _bytes(who),
+            None if expiry is None else _milliseconds(expiry),
+            limit,
+            random.getrandbits(31),
+            self.queues,
+            [*except_uuids, *self._unreadable],
         )
-        rows, _ = self._run(attempt, repetition)
+        rows, _ = self._run(step, token=token, is_repeated=is_repeated)
         del self._unanswered[who]
         taken = list[_stored.StoredJob]()
         for uuid, *row in rows:
@@ -260,7 +256,7 @@ class RedisJobBoard(_stored.StoredJobBoard):
     def _claim(
         self, job: base.Job, who: str, expiry: float | None
     ) -> tuple[str, int] | _stored.Status:
-        token = secrets.token_hex(_TOKEN_DIGITS // 2)
+        token = _new_token()
         milliseconds = None if expiry is None else _milliseconds(expiry)
         step = _redis_scripts.claim(job.uuid, token.encode() + _bytes(who), milliseconds)
         reply, _ = self._run(step)
@@ -283,24 +279,26 @@ class RedisJobBoard(_stored.StoredJobBoard):
         step = _redis_scripts.extend(job.uuid, job.claim or "", _milliseconds(expiry))
         return self._run(step)[0]
 
-    def _run(self, step: Step[T], repetition: Step[T] | None = None) -> tuple[T, bool]:
+    def _run(
+        self, step: Step[T], *, token: str | None = None, is_repeated: bool = False
+    ) -> tuple[T, bool]:
         """Return the answer, and whether an earlier attempt may have executed the step.
 
-        :param repetition: the step that is sent after an attempt without an answer. Other steps
-            detect a repetition by what they find.
+        :param token: identifies the call and its repetitions.
+        :param is_repeated: whether an earlier call may have executed it.
         """
-        is_repeated = False
-        name = step.script.name
+        is_second, token, name = False, token or _new_token(), step.script.name
         with self._accessing_store(f"Step {name!r}"):
             while True:
                 try:
-                    reply = self._steps[name](keys=self._keys, args=step.arguments)
+                    words = [*step.arguments, token, int(is_repeated)]
+                    reply = self._steps[name](keys=self._keys, args=words)
                     return step.read(reply), is_repeated
                 except (errors.ConnectionError, errors.TimeoutError) as error:
                     is_timeout = isinstance(error, errors.TimeoutError)
-                    if is_repeated or (is_timeout and not self._settings.get("retry_on_timeout")):
+                    if is_second or (is_timeout and not self._settings.get("retry_on_timeout")):
                         raise
-                    is_repeated, step = True, repetition or step
+                    is_second = is_repeated = True
 
 
 def _client(options: Mapping[str, Any]) -> Any:
@@ -339,6 +337,10 @@ def _without_unused_tls(options: Mapping[str, Any]) -> dict[str, Any]:
     if options.get("ssl"):
         return dict(options)
     return {name: value for name, value in options.items() if not name.startswith("ssl")}
+
+
+def _new_token() -> str:
+    return secrets.token_hex(_TOKEN_DIGITS // 2)
 
 
 def _new_job(job: _stored.NewJob) -> _redis_scripts.NewJob:

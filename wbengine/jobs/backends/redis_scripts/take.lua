@@ -2,14 +2,10 @@
 --
 -- Claims the next jobs of the queues: first those of flows that have begun, and then those whose
 -- keys are next, unless the queue is paused. Each job is given to exactly one owner. A repetition
--- returns the claims of earlier attempts, if these claimed any, and extends them. An attempt that
--- is executed after its repetition claims nothing, because no client reads its answer.
+-- returns the claims of earlier attempts, if these claimed any, and extends them.
 
 -- include board
 -- include turns
-
--- Time for which a late attempt is recognized.
-local LATE_MILLISECONDS = 600000
 
 limit = tonumber(limit)
 local left_out, taken = {}, {}
@@ -109,8 +105,6 @@ local function queue_names()
 end
 
 if is_repetition then
-    redis.call('ZREMRANGEBYSCORE', repeated, '-inf', now - LATE_MILLISECONDS)
-    redis.call('ZADD', repeated, now, claim)
     local owned = redis.call('HGETALL', owners)
     for n = 1, #owned, 2 do
         if owned[n + 1] == claim then
@@ -119,8 +113,6 @@ if is_repetition then
         end
     end
     if #taken > 0 then return taken end
-elseif redis.call('ZSCORE', repeated, claim) then
-    return taken
 end
 for _, queue in ipairs(queues) do
     if queue == '*' then

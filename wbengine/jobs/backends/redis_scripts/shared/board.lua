@@ -1,6 +1,7 @@
 -- jobs, all, free, owners, ends, claims, updated, trash, sequence, places, waiting, begun, turns,
 --   idle, tags, pauses, served, repeated: the keys, in the order of `_KEYS`
 -- now: time of the server in milliseconds
+-- is_repetition: whether this repeats a step without an answer
 -- place_of(uuid) -> queue, fair key, weight
 -- is_plain(queue, key) -> whether jobs without a key wait in `free`
 -- SCORE_CHARACTERS: digits of a score in a member
@@ -19,7 +20,11 @@
 -- but stays in `free`, where earlier releases read it.
 --
 -- Pauses are in `pauses` (time and JSON, by name of the queue), and reports of conductors in
--- `served` (names of queues by time). `repeated` contains the claims of repeated takes (by time).
+-- `served` (names of queues by time).
+--
+-- The last arguments of each step are a token, which its repetition also has, and 1 for a
+-- repetition, else 0. `repeated` contains the tokens of repetitions (by time). An attempt that is
+-- executed after its repetition has no effect, and no client reads its answer.
 --
 -- A step releases at most a hundred expired claims, so its work is limited.
 
@@ -27,6 +32,16 @@ local jobs, all, free, owners, ends, claims, updated, trash, sequence, places, w
     turns, idle, tags, pauses, served, repeated = unpack(KEYS)
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
+-- Time for which a late attempt is recognized.
+local LATE_MILLISECONDS = 600000
+local is_repetition = table.remove(ARGV) == '1'
+local step = table.remove(ARGV)
+if is_repetition then
+    redis.call('ZREMRANGEBYSCORE', repeated, '-inf', now - LATE_MILLISECONDS)
+    redis.call('ZADD', repeated, now, step)
+elseif redis.call('ZSCORE', repeated, step) then
+    return false
+end
 local function place_of(uuid)
     local place = redis.call('HGET', places, uuid)
     if not place then return 'default', '', 1 end
