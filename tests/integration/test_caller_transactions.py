@@ -7,13 +7,14 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from django.db import transaction
 from sqlalchemy import orm
 
-from tests.support import callers, conducted
+from tests.support import callers, conducted, parking
 from tests.support.callers import Caller, Place
 from wbengine import engines, exceptions, states
 from wbengine._sql import local_wakeups
@@ -261,6 +262,31 @@ def test_commit_behind_a_session_in_a_savepoint_starts_the_flow(
                 handle.wait(0)
         caller.commit()
         assert handle.wait(60)
+
+
+@callers.on("postgresql driver", "sqlite driver")
+def test_one_commit_starts_flows_on_several_conductors_that_do_not_poll(
+    place: Place, caller: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A database reports equal notifications of a transaction once."""
+    monkeypatch.setattr(impl_sql.SQLJobBoard, "POLL_SECONDS", 3600.0)
+    monkeypatch.setattr(impl_sql, "_WATCHED_POLL_SECONDS", 3600.0)
+    marks = ("one", "two")
+    conducted.GATES.update({mark: threading.Event() for mark in marks})
+    conducted.BEGUN.update({mark: threading.Event() for mark in marks})
+    with parking.conducting(place.store, 1), parking.conducting(place.store, 1):
+        handles = [
+            engines.submit(
+                conducted.gated, backend=place.store, connection=caller.connection,
+                inputs={"folder": str(tmp_path), "mark": mark},
+            )
+            for mark in marks
+        ]  # fmt: skip
+        caller.commit()
+        assert all(conducted.BEGUN[mark].wait(60) for mark in marks)
+        for mark in marks:
+            conducted.GATES[mark].set()
+        assert all(handle.wait(60) for handle in handles)
 
 
 @callers.on("sqlite django", "postgresql django")
