@@ -30,7 +30,7 @@ POINTS = (
 KILL_SECONDS = 0.03
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", "postgresql", "mysql"])
 def here(
     request: pytest.FixtureRequest, tmp_path: Path, database_servers: servers.Databases
 ) -> Iterator[shop.Shop]:
@@ -112,4 +112,4 @@ def test_effects_happen_once_if_forked_processes_die_at_points(here: shop.Shop) 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_effects_happen_once_if_processes_are_killed_at_any_time(here: shop.Shop) -> None:
-    crash(here, amount(50, 500), kills=True, chance=random.Random(2))
+    crash(here, amount(50, 500, "WBENGINE_KILLS"), kills=True, chance=random.Random(2))
