@@ -233,7 +233,7 @@ def test_closed_session_wakes_nothing_later(place: Place, caller: Caller, wakes:
         ("control_fully", True),
     ],
 )
-def test_session_wakes_conductors_only_if_it_commits_the_transaction_of_its_creator(
+def test_session_wakes_conductors_only_if_it_ends_the_transaction(
     place: Place, caller: Caller, wakes: list[str], mode: Any, *, is_committed: bool
 ) -> None:
     caller.add("one")

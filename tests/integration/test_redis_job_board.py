@@ -225,7 +225,7 @@ def test_step_that_is_executed_after_its_repetition_has_no_effect(
     step: str,
     act: Callable[[impl_redis.RedisJobBoard], None],
 ) -> None:
-    """Otherwise a job would be claimed by nobody, or posted again, or a queue paused again."""
+    """Otherwise a job would stay claimed, be posted again, or a queue be paused again."""
     post(board, "job")
     run, late = board._steps[step], list[Any]()
 

@@ -18,11 +18,11 @@ from wbengine import task as task_module
 from wbengine._calls import invocation as calls
 from wbengine._concurrency import clocks, contexts, timers
 from wbengine._logs import captured_lines, stored_lines
-from wbengine._runtime import control, retry_delays
+from wbengine._runtime import control, retry_delays, stored_starts
 from wbengine._runtime import plan as plan_module
 from wbengine._runtime.control import unknown_result
 from wbengine._runtime.executors import composite
-from wbengine._runtime.gates import delayed_starts, signals_and_sleeps
+from wbengine._runtime.gates import signals_and_sleeps
 from wbengine._runtime.incidents import IncidentEvent, Incidents
 from wbengine._runtime.interrupted import InterruptedAttempts, is_refusal
 from wbengine._runtime.maps import Maps
@@ -208,13 +208,13 @@ class AtomLifecycle:
             and action == calls.EXECUTE
             and record.attempt
             and atom.eta is not None
-            and delayed_starts.is_waiting(record, self._time())
+            and stored_starts.is_waiting(record, self._time())
         ):
             if began_before:
                 runs_again = (
                     is_task
                     and record.action == action
-                    and delayed_starts.has_passed(record, self._time())
+                    and stored_starts.has_passed(record, self._time())
                 )
                 lost_worker = record.worker
                 if record.state == states.RUNNING and action == calls.EXECUTE:
@@ -229,7 +229,7 @@ class AtomLifecycle:
             record.epoch = 1
             record.submitted = self.now
         if is_task and atom.eta is not None and action == calls.EXECUTE:
-            delayed_starts.store_start(record, atom, self._time())
+            stored_starts.store_start(record, atom, self._time())
         self.enter(record, atom, action)
         if self._storage.code is not None:
             self._storage.note_code()
@@ -376,7 +376,7 @@ class AtomLifecycle:
             return True
         if atom.is_wait and record.attempt and record.waits_for is not None:
             return False  # The step continues to wait.
-        if action == calls.EXECUTE and record.attempt and delayed_starts.is_waiting(record, now):
+        if action == calls.EXECUTE and record.attempt and stored_starts.is_waiting(record, now):
             return False  # As above.
         if record.attempt:
             record.archive_attempt()

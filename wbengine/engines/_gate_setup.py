@@ -13,7 +13,6 @@ from wbengine._runtime import atom_lifecycle, deadlines, inbox
 from wbengine._runtime.gates import (
     base,
     chain,
-    delayed_starts,
     paused_types,
     retry_waits,
     signals_and_sleeps,
@@ -50,10 +49,10 @@ def make_gates(
     end = end_in(events)
     gates: list[base.Gate] = []
     if compiled.has_start_times or compiled.has_workflows:
+        # Loaded here, because most flows have no start times.
+        gate = object_names.load("wbengine._runtime.gates.delayed_starts:StartTimeGate")
         gates.append(
-            delayed_starts.StartTimeGate(
-                timers, clock, end, lifecycle.record_of, keeps_times=executor.keeps_times
-            )
+            gate(timers, clock, end, lifecycle.record_of, keeps_times=executor.keeps_times)
         )
     if received is not None and make_children is not None:
         # Loaded here, because most flows have no workflows.

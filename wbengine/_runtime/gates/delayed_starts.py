@@ -1,62 +1,20 @@
-"""Calls that wait for the `eta` of their task, or end because `expires` has passed.
-
-The earliest start is stored with the record, so that a resumed flow waits for the rest only.
-"""
+"""Calls that wait for the `eta` of their task, or end because `expires` has passed."""
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any, Final
 
-from wbengine import states
 from wbengine._calls import invocation as calls
 from wbengine._calls import start_times
 from wbengine._concurrency import clocks
-from wbengine._runtime import deadlines
+from wbengine._runtime import deadlines, stored_starts
 from wbengine._runtime.gates import base
 from wbengine.persistence import models
 from wbengine.types import failure as ft
 
-__all__ = ["StartTimeGate", "has_passed", "is_waiting", "start_of", "store_start"]
-
-
-def start_of(record: models.AtomDetail) -> float | None:
-    """Return the stored earliest start in Unix seconds."""
-    start = record.meta_value(models.STARTS_AT)
-    return start if isinstance(start, float) else None
-
-
-def store_start(record: models.AtomDetail, task: Any, now: float) -> None:
-    """Store the earliest start of an execution, unless an earlier run has stored it.
-
-    Ignore invalid values of `eta`, with which the call fails.
-
-    :param now: Unix seconds.
-    """
-    if start_of(record) is None:
-        with contextlib.suppress(TypeError, ValueError):
-            record.meta[models.STARTS_AT] = start_times.moment(task.eta, "eta", now, now)
-
-
-def is_waiting(record: models.AtomDetail, now: float) -> bool:
-    """Return whether the latest attempt waited for its start, and nothing was started.
-
-    :param now: Unix seconds.
-    """
-    start = start_of(record)
-    if start is None or record.submitted is None:
-        return False
-    if record.state == states.PENDING:
-        return start > record.submitted  # Otherwise it has passed the gate.
-    return record.state == states.RUNNING and start > now
-
-
-def has_passed(record: models.AtomDetail, now: float) -> bool:
-    """Return whether the stored earliest start has passed; True without one."""
-    start = start_of(record)
-    return start is None or start <= now
+__all__ = ["StartTimeGate"]
 
 
 class StartTimeGate(base.Gate):
@@ -137,7 +95,7 @@ class StartTimeGate(base.Gate):
         record = self._record(call)
         ready = wall if record.submitted is None else record.submitted
         start_times.read(call, now - (wall - ready), ready)
-        if call.task.eta is not None and (start := start_of(record)) is not None:
+        if call.task.eta is not None and (start := stored_starts.start_of(record)) is not None:
             call.not_before = now + (start - wall)
 
     def _note_passed(self, call: calls.Invocation) -> None:

@@ -12,8 +12,8 @@ from wbengine import exceptions, retry, states
 from wbengine import storage as storage_module
 from wbengine import task as task_module
 from wbengine._calls import invocation as calls
-from wbengine._runtime import retry_controllers, retry_delays, task_retries
-from wbengine._runtime.gates import delayed_starts, signals_and_sleeps
+from wbengine._runtime import retry_controllers, retry_delays, stored_starts, task_retries
+from wbengine._runtime.gates import signals_and_sleeps
 from wbengine._runtime.interrupted import has_lost_worker, is_refusal
 from wbengine._runtime.workflow_call import (
     WorkflowCall,
@@ -130,17 +130,17 @@ class StepRecords:
         task, record, lifecycle = step.task, step.record, self._lifecycle
         assert task is not None
         has_start = task.eta is not None or record.attempt > 0
-        was_waiting = task.is_wait or (has_start and delayed_starts.is_waiting(record, now))
+        was_waiting = task.is_wait or (has_start and stored_starts.is_waiting(record, now))
         began_before = record.state == _BEGUN[action] and not was_waiting
         lost_worker = record.worker
         is_resumed = lifecycle.begin_attempt(record, task, action, now)
         may_have_run = began_before and not is_resumed
         step.may_have_run = may_have_run and action == calls.EXECUTE
-        runs_again = may_have_run and delayed_starts.has_passed(record, now)
+        runs_again = may_have_run and stored_starts.has_passed(record, now)
         if action == calls.EXECUTE and has_start:
             if task.eta is not None:
-                delayed_starts.store_start(record, task, now)
-            if (start := delayed_starts.start_of(record)) is not None:
+                stored_starts.store_start(record, task, now)
+            if (start := stored_starts.start_of(record)) is not None:
                 # It may be that of an earlier run, or a delay before a retry.
                 task.eta = dt.datetime.fromtimestamp(start, dt.UTC)
         if type(task) is Child and record.meta_value(models.CHILD) is None:
