@@ -113,6 +113,22 @@ def test_signals_do_not_restart_a_wait_for_eta(store: base.Backend, tmp_path: Pa
     assert noted(tmp_path) == []
 
 
+def test_parked_flow_releases_the_permit_of_a_task_that_waits_for_its_eta(
+    store: base.Backend, tmp_path: Path
+) -> None:
+    def submit_limited(name: str, seconds: float | None) -> engines.FlowHandle:
+        inputs = {"folder": str(tmp_path)}
+        return engines.submit(delayed_tasks.limited, [name, seconds], backend=store, inputs=inputs)
+
+    with conducting(store) as (_, parked):
+        late = submit_limited("late", 3600.0)
+        until(lambda: parked == [late.id])
+        submit_limited("other", None).result(60)
+        late.cancel()
+        assert late.wait(60)
+    assert [name for name, _ in noted(tmp_path)] == ["other"]
+
+
 def test_flow_with_items_that_wait_for_their_eta_is_not_parked(
     store: base.Backend, tmp_path: Path
 ) -> None:

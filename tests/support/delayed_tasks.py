@@ -43,7 +43,7 @@ def fail_once(folder: str) -> None:
     conducted.note(folder, f"late {time.time()!r}")
 
 
-def _late(seconds: float, item: Any) -> Any:
+def _late(seconds: float | None, item: Any) -> Any:
     item.eta = seconds
     return item
 
@@ -57,6 +57,13 @@ def signalled(seconds: float) -> unordered_flow.Flow:
     late = _late(seconds, Notes("late"))
     waits = [task.WaitFor(name, timeout=3600) for name in ("one", "two")]
     return unordered_flow.Flow("signalled").add(late, *waits)
+
+
+def limited(name: str, seconds: float | None) -> linear_flow.Flow:
+    """Return a flow of a task that needs the only permit of a limit."""
+    only = _late(seconds, Notes(name))
+    only.concurrency, only.limit = 1, "only"
+    return linear_flow.Flow(name).add(only)
 
 
 def items(seconds: float) -> linear_flow.Flow:
