@@ -1,15 +1,16 @@
 """pytest plug-in: the CPU time of each test, including the processes that it starts.
 
 `tools/test --profile FILE` runs all tests with this plug-in. FILE is then a JSON object with the
-seconds of each test in its own process (`own`) and in children (`children`). Children count when
-they have ended and a process of the tests has waited for them, so servers that serve a whole run
-are missing.
+CPU seconds of each test in its own process (`own`) and in children (`children`), and its elapsed
+seconds (`elapsed`). Children count when they have ended and a process of the tests has waited for
+them, so servers that serve a whole run are missing.
 """
 
 from __future__ import annotations
 
 import json
 import resource
+import time
 from collections import defaultdict
 from collections.abc import Generator
 from pathlib import Path
@@ -28,15 +29,18 @@ def _seconds(who: int) -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def _times() -> tuple[float, float]:
-    forked = python.usage.seconds
-    return _seconds(resource.RUSAGE_SELF), _seconds(resource.RUSAGE_CHILDREN) + forked
+def _times() -> tuple[float, float, float]:
+    children = _seconds(resource.RUSAGE_CHILDREN) + python.usage.seconds
+    return _seconds(resource.RUSAGE_SELF), children, time.monotonic()
 
 
 class Meter:
     """Measures the tests of one process. A report carries the result to the first process."""
 
     def __init__(self) -> None:
+        self._last = _times()
+
+    def pytest_collection_finish(self) -> None:
         self._last = _times()
 
     @pytest.hookimpl(wrapper=True)
@@ -57,18 +61,18 @@ class Table:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._tests: dict[str, tuple[float, float]] = {}
+        self._tests: dict[str, tuple[float, float, float]] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         for name, value in report.user_properties:
             if name == KEY and report.when == "teardown":
                 assert isinstance(value, list)
-                self._tests[report.nodeid] = (value[0], value[1])
+                self._tests[report.nodeid] = (value[0], value[1], value[2])
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         content = {
-            test: {"own": own, "children": children}
-            for test, (own, children) in sorted(self._tests.items())
+            test: {"own": own, "children": children, "elapsed": elapsed}
+            for test, (own, children, elapsed) in sorted(self._tests.items())
         }
         self._path.write_text(json.dumps(content, indent=0), encoding="utf-8")
         terminalreporter.section("CPU time")
@@ -76,22 +80,24 @@ class Table:
             terminalreporter.write_line(line)
 
     def _lines(self) -> list[str]:
-        costs = sorted((sum(times) for times in self._tests.values()), reverse=True)
+        costs = sorted((own + children for own, children, _ in self._tests.values()), reverse=True)
         total = sum(costs) or 1.0
         children = sum(times[1] for times in self._tests.values())
         tenth = sum(costs[: len(costs) // 10])
         minutes = f"{total / 60:.1f} minutes, {children / total:.0%} in children"
         lines = [f"{len(costs):,} tests, {minutes}, {tenth / total:.0%} in the costliest tenth"]
         for title, depth, count in (("folder", 2, 99), ("file", 99, LISTED_FILES)):
-            groups: dict[str, list[float]] = defaultdict(list)
-            for test, times in self._tests.items():
+            groups: dict[str, list[tuple[float, float]]] = defaultdict(list)
+            for test, (own, forked, elapsed) in self._tests.items():
                 file = test.partition("::")[0]
-                groups["/".join(file.split("/")[:depth])].append(sum(times))
-            lines.append(f"seconds  share  tests  {title}")
-            ranking = sorted(groups.items(), key=lambda group: -sum(group[1]))
-            for name, values in ranking[:count]:
-                seconds = sum(values)
-                lines.append(f"{seconds:7.1f} {seconds / total:6.1%} {len(values):6}  {name}")
+                groups["/".join(file.split("/")[:depth])].append((own + forked, elapsed))
+            lines.append(f"seconds  share  elapsed  tests  {title}")
+            sums = [
+                (sum(cpu for cpu, _ in times), sum(wall for _, wall in times), len(times), name)
+                for name, times in groups.items()
+            ]
+            for cpu, elapsed, tests, name in sorted(sums, reverse=True)[:count]:
+                lines.append(f"{cpu:7.1f} {cpu / total:6.1%} {elapsed:8.1f} {tests:6}  {name}")
         return lines
 
 
