@@ -9,6 +9,7 @@ when it has ended.
 
 from __future__ import annotations
 
+import atexit
 import builtins
 import contextlib
 import fcntl
@@ -162,6 +163,11 @@ class _Program:
             sys.warnoptions.append(action)
         try:
             self._execute()
+            _exit_codes.append(0)
+        except SystemExit as end:
+            if end.code is None or isinstance(end.code, int):
+                _exit_codes.append(end.code or 0)
+            raise
         except Exception as error:
             # This line and `_execute` are not part of the program.
             frames = error.__traceback__ and error.__traceback__.tb_next
@@ -169,6 +175,7 @@ class _Program:
                 frames = frames.tb_next
             sys.stdout.flush()
             traceback.print_exception(type(error), error, frames)
+            _exit_codes.append(1)
             sys.exit(1)
 
     def _connect(self) -> None:
@@ -226,7 +233,21 @@ class _Program:
         exec(loader.get_code(spec.name), main.__dict__)
 
 
+#: Exit code of the program of this process, after its end. Others end as the interpreter does.
+_exit_codes: list[int] = []
+
+
+def _leave() -> None:
+    """End a program without deleting all modules, which takes 50 ms of CPU time."""
+    if _exit_codes:
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # reported by Python
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(_exit_codes[0])
+
+
 def main(path: str) -> None:
+    atexit.register(_leave)  # before all others, so it is called as the last one
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the whole process group
     for module in PRELOADED:
         importlib.import_module(module)
