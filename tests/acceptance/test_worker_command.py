@@ -349,7 +349,9 @@ def test_solo_worker_calls_handlers_and_exits_after_max_tasks(tmp_path: Path, ur
         "--exception-handler", "tests.support.worker_tasks:first", "--color", "always",
     )  # fmt: skip
     environment = {worker_tasks.CALLS: str(calls)}
-    with workers.workers(tmp_path, *arguments, environment=environment) as (worker,):
+    # A real program, because others have imported more.
+    serving = workers.workers(tmp_path, *arguments, environment=environment, real=True)
+    with serving as (worker,):
         loaded: Any = engines.load(
             linear_flow.Flow("f").add(worker_tasks.Bad(name="b")), engine="workers", url=url
         )

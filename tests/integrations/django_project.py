@@ -203,7 +203,7 @@ class Project:
         with (self.folder / "log").open("a") as log:
             options: dict[str, Any] = {"stdout": log, "stderr": log, **self._options()}
             command = ("manage.py", "wbengine", "serve", *words)
-            with python.start(command, real=True, **options) as process:
+            with python.start(command, **options) as process:
                 try:
                     yield
                     process.send_signal(signal.SIGTERM)
@@ -219,4 +219,4 @@ class Project:
 
     def _python(self, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
         options = self._options(**variables)
-        return python.run(words, real=True, capture_output=True, text=True, **options)
+        return python.run(words, capture_output=True, text=True, **options)
