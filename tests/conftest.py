@@ -41,7 +41,7 @@ pytest.register_assert_rewrite("tests.contract.flows.case", "tests.contract.flow
 _ALL: Any = {
     "deadline": None,
     "suppress_health_check": [HealthCheck.too_slow],
-    "max_examples": amount(60, 400),
+    "max_examples": amount(30, 400),
 }
 settings.register_profile("local", **_ALL)
 # Random examples must not make unrelated changes fail in CI; local runs find new examples.

@@ -29,7 +29,7 @@ from wbengine.engines import base
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
 from wbengine.types import failure as ft
 
-FLOWS = amount(36, 300, "WBENGINE_KINDS")
+FLOWS = amount(18, 300, "WBENGINE_KINDS")
 SEED = os.environ.get("WBENGINE_SEED")
 SEEDS = range(FLOWS) if SEED is None else [int(SEED)]
 #: Number of tests that share the flows, so that no test takes minutes.

@@ -69,16 +69,24 @@ def lead(seed: int, kind: kinds.Kind, backend: base.Backend, folder: Path) -> Li
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("kind", kinds.NAMES, indirect=True)
 def test_interrupted_flow_matches_oracle_on_engine(kind: kinds.Kind, folder: Path) -> None:
-    """The oracle accepts each run, and the final state is that of an uninterrupted run."""
+    """The oracle accepts each run, and the final state is that of an uninterrupted run.
+
+    The flows of the serial engine are diverse. Otherwise the comparison would prove little.
+    """
+    seen: Counter[str] = Counter()
     with kinds.kind("serial", folder, "") as serial, backends.backend("memory://") as backend:
         for seed in seeds(ON_KINDS[kind.name]):
             life = lead(seed, kind, backend, folder)
+            seen.update(described(life))
             if not life.comparable:
                 continue
             place = folder / f"{seed}-undisturbed"
             place.mkdir()
             undisturbed = Life(World(seed, place, troubled=False), serial, backend).run()
             assert life.end() == undisturbed.end(), f"WBENGINE_SEED={seed} on {kind.name}"
+    if kind.name == "serial" and SEED is None:
+        few = {what: seen[what] for what in WANTED if seen[what] < 3}
+        assert not few, f"{few} of {seen}"
 
 
 @pytest.mark.timeout(3600)
@@ -92,17 +100,6 @@ def test_interrupted_flow_matches_oracle_on_store(
         serial = stack.enter_context(kinds.kind("serial", folder, ""))
         for seed in seeds(ON_STORES[store]):
             lead(seed, serial, backend, folder)
-
-
-def test_interrupted_runs_cover_all_cases(folder: Path) -> None:
-    """Without diverse flows the comparison above would prove little."""
-    seen: Counter[str] = Counter()
-    with kinds.kind("serial", folder, "") as serial, backends.backend("memory://") as backend:
-        for seed in range(80):
-            life = lead(seed, serial, backend, folder)
-            seen.update(described(life))
-    few = {what: seen[what] for what in WANTED if seen[what] < 3}
-    assert not few, f"{few} of {seen}"
 
 
 def described(life: Life) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,12 @@ def _settings(usual: int, thorough: int) -> settings:
     )
 
 
+def on(quick: Sequence[tuple[str, str]], slow: Sequence[tuple[str, str]]) -> pytest.MarkDecorator:
+    """Return the mark of tests that run on these stores and engines, on some of them nightly."""
+    marked = [pytest.param(*each, marks=pytest.mark.slow) for each in slow]
+    return pytest.mark.parametrize(("store", "engine"), [*quick, *marked])
+
+
 @pytest.fixture(autouse=True)
 def _clear() -> Iterator[None]:
     programs.clear()
@@ -44,8 +50,13 @@ def url(store: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/flows.db" if store == "sqlite" else "memory://"
 
 
-@pytest.mark.parametrize("engine", ["serial", "worker-based"])
-@pytest.mark.parametrize("store", ["memory", "sqlite", "postgresql"])
+@on(
+    [("memory", "worker-based"), ("sqlite", "serial")],
+    [
+        ("memory", "serial"), ("sqlite", "worker-based"), ("postgresql", "serial"),
+        ("postgresql", "worker-based"),
+    ],
+)  # fmt: skip
 def test_program_that_is_forked_and_reverted_leaves_nothing(
     url: str, engine: str, tmp_path: Path
 ) -> None:
@@ -65,8 +76,10 @@ def test_program_that_is_forked_and_reverted_leaves_nothing(
         check()
 
 
-@pytest.mark.parametrize("engine", ["serial", "worker-based"])
-@pytest.mark.parametrize("store", ["sqlite", "postgresql"])
+@on(
+    [("sqlite", "worker-based"), ("postgresql", "serial")],
+    [("sqlite", "serial"), ("postgresql", "worker-based")],
+)
 def test_killed_program_has_the_effects_of_its_model(url: str, engine: str, tmp_path: Path) -> None:
     """The engine is killed while it runs the flow, the fork, and the reverts of both."""
     stage = Stage(url, tmp_path, engine)

@@ -70,7 +70,7 @@ DTYPES = st.one_of(
 SHAPES = arrays.array_shapes(min_dims=0, min_side=0, max_dims=4, max_side=5)
 
 
-@settings(max_examples=amount(200, 1500))
+@settings(max_examples=amount(60, 1500))
 @given(st.data())
 def test_arrays_are_decoded_as_equal_arrays(data: st.DataObject) -> None:
     value = data.draw(arrays.arrays(data.draw(DTYPES), data.draw(SHAPES)))
@@ -80,7 +80,7 @@ def test_arrays_are_decoded_as_equal_arrays(data: st.DataObject) -> None:
     check(value.T)
 
 
-@settings(max_examples=amount(100, 3000))
+@settings(max_examples=amount(40, 3000))
 @given(st.data())
 def test_scalars_are_decoded_as_equal_scalars(data: st.DataObject) -> None:
     value = data.draw(arrays.arrays(data.draw(arrays.scalar_dtypes()), ()))[()]

@@ -117,7 +117,7 @@ COLUMNS = st.sampled_from(LEAVES).map(nested).flatmap(st.sampled_from)
 NAMES = st.text(st.characters(codec="utf-8"), max_size=3)
 
 
-@settings(max_examples=amount(150, 1500))
+@settings(max_examples=amount(40, 1500))
 @given(st.data())
 def test_tables_are_decoded_as_equal_tables(data: st.DataObject) -> None:
     columns = data.draw(st.lists(st.tuples(NAMES, COLUMNS), max_size=4))

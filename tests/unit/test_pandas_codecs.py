@@ -187,7 +187,7 @@ def indexes(draw: st.DrawFn, count: int) -> Any:
     return pd.Index(array, dtype=array.dtype, name=draw(LABELS))
 
 
-@settings(max_examples=amount(150, 500))
+@settings(max_examples=amount(40, 500))
 @given(st.data())
 def test_frames_are_decoded_as_equal_frames(data: st.DataObject) -> None:
     rows, count = data.draw(st.integers(0, 4)), data.draw(st.integers(0, 5))

@@ -108,7 +108,7 @@ def nested(inner: tuple[Any, st.SearchStrategy[Any]]) -> list[tuple[Any, st.Sear
 COLUMNS = st.sampled_from(LEAVES).map(nested).flatmap(st.sampled_from)
 
 
-@settings(max_examples=amount(150, 1000))
+@settings(max_examples=amount(40, 1000))
 @given(st.data())
 def test_frames_are_decoded_as_equal_frames(data: st.DataObject) -> None:
     count = data.draw(st.integers(0, 4))

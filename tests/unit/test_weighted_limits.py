@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.amounts import amount
 from wbengine import task
 from wbengine._limits import account_stores
 from wbengine._limits.permit_renewer import Member, Membership, PermitRenewer
@@ -194,7 +195,7 @@ def test_lowered_limit_counts_units_of_earlier_starts() -> None:
 costs = st.one_of(st.integers(0, 600), st.floats(0, 40), st.sampled_from([1, 599, 600]))
 
 
-@settings(max_examples=60)
+@settings(max_examples=amount(20, 60))
 @given(
     tasks=st.lists(st.tuples(st.integers(0, 2), costs, st.floats(0, 1.6)), min_size=1, max_size=40),
     step=st.sampled_from([0.4, 0.9]),
@@ -254,7 +255,7 @@ def test_no_window_contains_more_units_than_the_limit(
             assert sums[last] - sums[first] <= units * (1 + 1e-5)
 
 
-@settings(max_examples=60)
+@settings(max_examples=amount(20, 60))
 @given(st.lists(costs.filter(lambda cost: cost <= 60), min_size=50, max_size=200))
 def test_small_costs_use_nearly_the_whole_rate(found: list[float]) -> None:
     account, now, rest = Account(), 6e4, tuple(map(float, found))
