@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import ast
 import pathlib
+import re
 
 from . import imports
 
 MAX_INNER_IMPORTS = 117
+
+#: Files without such a line have no inner imports, and are not parsed.
+INDENTED = re.compile(r"^[ \t]+(from\s+(\.|wbengine\b)|import\b.*\bwbengine\b)", re.MULTILINE)
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def inner_imports(text: str) -> set[int]:
     """Return the lines of imports of wbengine inside functions."""
+    tree = ast.parse(text) if INDENTED.search(text) else ast.Module([], [])
     return {
         node.lineno
-        for function in ast.walk(ast.parse(text))
+        for function in ast.walk(tree)
         if isinstance(function, FUNCTIONS)
         for node in ast.walk(function)
         if isinstance(node, ast.Import | ast.ImportFrom) and imports_wbengine(node)

@@ -104,7 +104,8 @@ def package_sources() -> dict[str, str]:
 
 def test_no_lock_is_held_while_waiting_for_a_condition() -> None:
     """`conditions.Condition.wait_for` would not release a lock that its caller has entered."""
-    lines_of = {path: deadlocks(source) for path, source in package_sources().items()}
+    sources = {path: text for path, text in package_sources().items() if ".wait_for" in text}
+    lines_of = {path: deadlocks(source) for path, source in sources.items()}
     assert {path: lines for path, lines in lines_of.items() if lines} == {}
 
 

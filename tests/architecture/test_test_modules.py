@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import pathlib
+import re
 
 from . import imports
 
 TESTS = imports.ROOT / "tests"
+#: Files without such an import are not parsed.
+IMPORT = re.compile(r"\bimport\s*\([^)]*\btest_|\b(from|import)\b.*\btest_")
 
 
 def shared_test_modules(tests: pathlib.Path) -> list[str]:
     """Return a line for each import of a test module."""
-    edges = imports.imports(imports.modules(tests))
+    modules = imports.modules(tests)
+    naming = {
+        name: path
+        for name, path in modules.items()
+        if IMPORT.search(path.read_text(encoding="utf-8"))
+    }
+    edges = imports.imports(modules, naming)
     return [str(edge) for edge in edges if edge.target.rpartition(".")[2].startswith("test_")]
 
 
