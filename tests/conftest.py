@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import json
 import os
 import signal
@@ -61,6 +62,21 @@ def check_sigint_handler() -> Iterator[None]:
     """
     yield
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+#: After this number of tests, the collector scans only the objects of later tests.
+TESTS_PER_FREEZE = 50
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_logfinish() -> None:
+    """Delete the garbage of these tests, and let the collector ignore what they left."""
+    if next(_ended_tests) % TESTS_PER_FREEZE == 0:
+        gc.collect()
+        gc.freeze()
+
+
+_ended_tests = itertools.count(1)
 
 
 @pytest.hookimpl(wrapper=True)

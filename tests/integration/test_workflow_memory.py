@@ -28,6 +28,8 @@ interrupt_at: list[int] = []
 
 @pytest.fixture(autouse=True)
 def _nothing_counted() -> None:
+    gc.collect()
+    gc.freeze()  # so that each count searches only the objects of this test
     for each in (alive_counts, executed, reverted, interrupt_at):
         each.clear()
 
@@ -160,7 +162,7 @@ def test_results_are_read_from_the_store_during_and_after_the_run(store: base.Ba
 
 
 @WORKFLOWS
-@pytest.mark.parametrize("at", [0, 1, 5, STEPS - 1])
+@pytest.mark.parametrize("at", [0, 5, STEPS - 1])
 def test_resumed_workflow_replays_stored_results_and_releases_them(
     workflow: Any, at: int, store: base.Backend
 ) -> None:
