@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import fork_flows
-from tests.support.killed import is_killed
+from tests.support.killed import is_killed, points
 from wbengine import operations, states
 from wbengine.persistence import backends, models
 
@@ -67,7 +67,9 @@ def test_fork_is_stored_completely_or_not_at_all(
     assert bool(commands) == (undo and bool(forks))
 
 
-@pytest.mark.parametrize("number", [*range(5, 13), 15, 20, 25, 31, 36, 42, 46, 52, 60, 70, 80])
+@pytest.mark.parametrize(
+    "number", points([*range(5, 13), 15, 20, 25, 31, 36, 42, 46, 52, 60, 70, 80])
+)
 def test_fork_with_undo_starts_after_reversion_despite_a_kill(
     url: str, failed: str, number: int, tmp_path: Path
 ) -> None:

@@ -73,7 +73,7 @@ def test_interrupt_in_critical_section_leaks_no_resources(kind: str, tmp_path: P
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_interrupt_at_random_moment_leaks_no_resources(kind: str, tmp_path: Path) -> None:
-    interrupted_runs(kind, tmp_path, "--signals", "25", least=25)
+    interrupted_runs(kind, tmp_path, "--signals", "10", least=10)
 
 
 @pytest.mark.slow

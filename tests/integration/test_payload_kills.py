@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import random
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.support import dying_values
+from tests.support import dying_values, python
+from tests.support.amounts import amount
 from wbengine import _payloads, engines
 from wbengine._payloads import sweeping
 from wbengine.operations import _sweeping
 from wbengine.persistence import backends, base
 from wbengine.types._references import Reference
 
-#: Number of flows; tools run the test with more.
-FLOWS = int(os.environ.get("PAYLOAD_FLOWS", "30"))
+#: Number of flows.
+FLOWS = amount(8, 30, "PAYLOAD_FLOWS")
 #: Seconds in which a flow that is being submitted is stored.
 GRACE = 15.0
 
@@ -62,8 +61,10 @@ def test_no_value_is_missing_and_none_is_left(tmp_path: Path) -> None:
         sweeper.start()
         try:
             while begun < FLOWS:
-                command = [sys.executable, "-m", dying_values.__name__, uri, place, str(FLOWS)]
-                with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+                command = ["-m", dying_values.__name__, uri, place, FLOWS]
+                with python.start(
+                    command, stdout=subprocess.PIPE, cwd=python.REPOSITORY
+                ) as process:
                     assert process.stdout is not None
                     for _ in range(random.randrange(1, 8)):
                         begun += bool(process.stdout.readline())

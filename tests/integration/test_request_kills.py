@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from tests.support import conducted
-from tests.support.killed import is_killed
+from tests.support.killed import is_killed, points
 from tests.support.waiting import until
 from wbengine import engines, operations, states
 from wbengine.conductors import backends as conductors
@@ -68,7 +68,7 @@ def check_retried_once(url: str, uuid: str) -> None:
     assert reasons == ["input 'card' and result of 'quote' replaced; retried by ann"]
 
 
-@pytest.mark.parametrize("number", [*range(5, 13), 15, 20, 25, 31, 36, 42, 46])
+@pytest.mark.parametrize("number", points([*range(5, 13), 15, 20, 25, 31, 36, 42, 46]))
 def test_request_is_carried_out_once_if_the_conductor_is_killed(
     failed: tuple[str, str], number: int
 ) -> None:

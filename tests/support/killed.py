@@ -5,8 +5,10 @@ from __future__ import annotations
 import itertools
 import multiprocessing
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
+
+import pytest
 
 from wbengine._concurrency import crash_points
 
@@ -29,3 +31,12 @@ def is_killed(number: int, work: Callable[..., object], *arguments: Any) -> bool
     process.join(60)
     assert process.exitcode in (0, _KILLED)
     return process.exitcode == _KILLED
+
+
+def points(numbers: Sequence[int]) -> list[Any]:
+    """Return crash points as parameters of a test. Only every third is not slow."""
+    marks = pytest.mark.slow
+    return [
+        pytest.param(number, marks=marks if place % 3 else ())
+        for place, number in enumerate(numbers)
+    ]
