@@ -5,16 +5,31 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.seams import stores
-from tests.support import servers
+from tests.support import nightly, servers
 from wbengine.persistence import backends, base
 
 from . import places
+
+#: Modules of which all tests on MySQL are quick: they found defects that PostgreSQL did not have.
+QUICK_ON_MYSQL = ("test_ledgers.py", "test_transports.py")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
+    """Mark two of three tests on MySQL as slow.
+
+    They take three times the CPU time of those on PostgreSQL, and most of their code is the same.
+    """
+    for item in items:
+        is_here = item.path.parent == Path(__file__).parent and item.path.name not in QUICK_ON_MYSQL
+        if is_here and "mysql" in item.name and nightly.share(item.nodeid) % 3:
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture
