@@ -284,14 +284,21 @@ def test_operation_is_found_by_the_beginning_of_its_id(store: base.Backend) -> N
             _bulk.find(store, text)
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "postgresql", "mysql"])
+_KILLED = [
+    ("flow signal", SIGNAL, None),
+    ("flow retry", {}, states.FAILURE),
+    ("flow delete", {}, states.FAILURE),
+    ("flow suspend", {}, states.SUSPENDED),
+]
+
+
 @pytest.mark.parametrize(
-    ("name", "arguments", "state"),
+    ("kind", "name", "arguments", "state"),
     [
-        ("flow signal", SIGNAL, None),
-        ("flow retry", {}, states.FAILURE),
-        ("flow delete", {}, states.FAILURE),
-        ("flow suspend", {}, states.SUSPENDED),
+        # Each operation on SQLite, and another one on each server.
+        pytest.param(kind, *each, marks=() if number in quick else pytest.mark.slow)
+        for kind, quick in (("sqlite", range(4)), ("postgresql", [1]), ("mysql", [2]))
+        for number, each in enumerate(_KILLED)
     ],
 )
 def test_killed_process_misses_no_flow_and_repeats_none(

@@ -351,6 +351,7 @@ def test_keys_are_rotated_while_tasks_run(url: str, tmp_path: Path, monkeypatch:
                 )
                 engine.run()
                 assert engine.storage.get_flow_state() == "SUCCESS"
+                over.wait(0.1)  # several flows run with each key
         finally:
             over.set()
             thread.join()

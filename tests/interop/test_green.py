@@ -123,7 +123,13 @@ def remote(patched: str, folder: Path, url: str) -> subprocess.CompletedProcess[
 
 
 @pytest.mark.parametrize(
-    "scheme", ["memory", "filesystem", "redis", pytest.param("postgresql", marks=pytest.mark.slow)]
+    "scheme",
+    [
+        "memory",
+        "redis",
+        pytest.param("filesystem", marks=pytest.mark.slow),
+        pytest.param("postgresql", marks=pytest.mark.slow),
+    ],
 )
 def test_worker_and_engine_run_in_a_process_that_gevent_patched(
     eventlet: Path, scheme: str, tmp_path: Path, request: pytest.FixtureRequest
