@@ -27,7 +27,6 @@ LEVELS = ("each", "batch", "end")
 #: a workflow with `tasks` steps in sequence.
 SHAPES = ("wide", "chain", "flows", "workflow", "async-workflow")
 STEPS_OF_A_FLOW = 3
-DBOS = ("dbos>=3.4,<4", "psycopg[binary]>=3.1")
 #: Stores that need a server -> the function that starts it.
 SERVERS = {"postgresql": "postgresql", "mysql": "mariadb"}
 #: Targets: tasks/s of `batch`, and multiples of TaskFlow's sqlite and of DBOS for `each`.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from tools.benching.systems import BROKERS, LOCALS
+from tools.benching.systems import BROKERS, DATABASES, LOCALS
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +58,10 @@ RUN = {
     "payload": (
         Case("payload", "tasks that receive 100 KB and return them",
              {"tasks": 200, "size": 100_000}),
+    ),
+    "latency": (
+        Case("latency", "tasks that start on an idle worker, one after the other", {"tasks": 500},
+             DATABASES, ("wbengine", "dbos", "procrastinate", "pgqueuer")),
     ),
     "local": (
         Case("wide", "tasks that do nothing, all at once", {"tasks": 1000}, LOCALS),

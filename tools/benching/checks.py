@@ -26,12 +26,19 @@ COMPARED_WITHOUT_TARGET = {
         ("pipeline", tuple(system.name for system in SYSTEMS if system.peer)),
     ],
     ("chain", "amqp"): [("pipeline", tuple(one.name for one in SYSTEMS if one.peer))],
+    **{
+        (case, "postgresql"): [(case, (system,)) for system in ("procrastinate", "pgqueuer")]
+        for case in ("wide", "chain", "payload")
+    },
 }
 TITLES = {system.name: system.title for system in SYSTEMS}
 CELERY = tuple(system.name for system in SYSTEMS if system.driver == "celery")
 
 #: (case, medium) -> target as a multiple of the fastest other system.
-FASTEST = {("wide", "redis"): 1.5, ("chain", "redis"): 1.2}
+FASTEST = {
+    ("wide", "redis"): 1.5, ("chain", "redis"): 1.2,
+    **{(case, "postgresql"): 1.0 for case in ("wide", "chain", "payload")},
+}  # fmt: skip
 #: (case, medium) -> targets as multiples of Celery's faster pool and of kombu alone.
 RABBITMQ = {("wide", "amqp"): (3.0, 0.5), ("chain", "amqp"): (2.0, 0.3)}
 #: (case, medium) -> target in tasks per second.

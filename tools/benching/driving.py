@@ -56,10 +56,11 @@ class Driver:
         #: Seconds from the start of its worker to its first result; None without a worker.
         self.ready: float | None = answer["ready"]
 
-    def run(self, case: str, sizes: Mapping[str, int], patience: float) -> dict[str, float]:
+    def run(self, case: str, sizes: Mapping[str, int], patience: float) -> dict[str, Any]:
         """Run a case and return its figures in seconds.
 
-        These are the duration and the processor times of the driver (`caller`) and the workers.
+        These are the duration, the processor times of the driver (`caller`) and the workers, and
+        the delays of the tasks.
 
         :raises Failed: if the run fails or does not end in time.
         """

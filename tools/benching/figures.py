@@ -29,6 +29,8 @@ class Cell:
     caller: list[float] = field(default_factory=list)
     workers: list[float] = field(default_factory=list)
     broker: list[float] = field(default_factory=list)
+    #: Seconds from sending a task to its execution, of the tasks of all runs.
+    delays: list[float] = field(default_factory=list)
     #: Time in seconds after which a run was given up.
     undone: float | None = None
     #: Errors of failed runs.
@@ -85,6 +87,9 @@ class Cell:
         if self.seconds:
             costs = {name: round(value, 1) for name, value in self.costs.items()}
             content |= {"rate": round(self.rate, 1), "spread": round(self.spread, 3), **costs}
+        if self.delays:
+            hundredths = statistics.quantiles(self.delays, n=100)
+            content |= {"p50_ms": 1e3 * hundredths[49], "p99_ms": 1e3 * hundredths[98]}
         if self.limit is not None:
             content["limit"] = round(self.limit, 1)
         if self.problems:

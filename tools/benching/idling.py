@@ -1,4 +1,4 @@
-"""Resource usage of idle workers."""
+"""Resource usage of idle workers, and the load that they cause on their server."""
 
 from __future__ import annotations
 
@@ -27,6 +27,10 @@ class Idle:
     memory: float
     share: float
     processes: int
+    #: Percent of a core that the brokers use.
+    broker: float
+    #: Transactions per second on PostgreSQL.
+    transactions: float
 
     def to_dict(self) -> dict[str, Any]:
         return {key: round(v, 2) if isinstance(v, float) else v for key, v in asdict(self).items()}
@@ -44,15 +48,21 @@ def measure(
         try:
             time.sleep(min(SETTLING_SECONDS, seconds))
             pids = driver.workers
+            transactions, broker = where.transactions(place), where.processor
             before, began = processes.own_processor(pids), time.monotonic()
             time.sleep(seconds)
             used, took = processes.own_processor(pids) - before, time.monotonic() - began
+            broker = where.processor - broker
+            transactions = where.transactions(place) - transactions
             memory, share = processes.memory(pids)
             if not set(pids) <= set(driver.workers):
                 raise Failed("a process of the worker ended during the measurement")
         finally:
             driver.close()
-    return Idle(medium, system.name, 100 * used / took, memory, share, len(pids))
+    return Idle(
+        medium, system.name, 100 * used / took, memory, share, len(pids), 100 * broker / took,
+        transactions / took,
+    )  # fmt: skip
 
 
 def measure_all(

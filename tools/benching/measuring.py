@@ -136,6 +136,7 @@ class Measuring:
             return False
         cell.seconds.append(run["seconds"])
         cell.caller.append(run["caller"])
+        cell.delays += run["delays"]
         cell.workers.append(run["workers"])
         cell.broker.append(self._places.processor - before)
         self._say(f"{where}, {case.name}: {cell.rates[-1]:,.0f} tasks/s")

@@ -27,11 +27,11 @@ CASES = {
     " chain",
     "diamond": "layers of 40 tasks; each layer starts when the last has ended",
     "payload": "tasks that receive 100 KB and return them",
+    "latency": "tasks that start on an idle worker, one after the other",
     "linear": "tasks that do nothing, one after the other",
     "map": "a Map whose items do nothing",
     "parked": "flows on sqlite, parked until a signal arrives; flows a second",
 }
-COSTS = ("caller_us", "workers_us", "broker_us")
 
 
 def render(document: Mapping[str, Any]) -> str:
@@ -176,7 +176,7 @@ def _table(cells: list[Mapping[str, Any]], titles: Mapping[str, str]) -> str:
         figures = (limit, *(DASH,) * 4)
         if "rate" in cell:
             figures = (f"{cell['rate']:,.0f}", f"{100 * cell['spread']:.0f} %",
-                       *(f"{cell[name]:,.0f}" for name in COSTS))  # fmt: skip
+                       *(f"{cell[name]:,.0f}" for name in tables.COSTS))  # fmt: skip
         runs = " ".join(f"{took:.3f}" for took in cell["seconds"])
         details = "; ".join(filter(None, [runs, *cell.get("problems", ())]))
         body.append(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,16 @@ class PrivateBrokers:
         pids = [*self._pids, *(broker.pid for broker in self._brokers.values())]
         trees = [processes.tree(pid) for pid in pids]
         return processes.processor(pid for tree in trees for pid in tree)
+
+    def transactions(self, place: Mapping[str, Any]) -> int:
+        """Return the number of transactions in the PostgreSQL database of a place, otherwise 0."""
+        if place["medium"] != "postgresql":
+            return 0
+        name = place["url"].rpartition("/")[2]
+        ((count,),) = self._databases["postgresql"].execute(
+            f"SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = '{name}'"
+        )
+        return int(count)
 
     @contextlib.contextmanager
     def fresh(self, medium: str) -> Iterator[dict[str, Any]]:

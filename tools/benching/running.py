@@ -57,7 +57,13 @@ class Run:
     def __init__(self, request: Request, say: Any = _bootstrap.say) -> None:
         self._wanted = request
         self._say = say
-        self.systems: list[System] = systems.matching_systems(request.systems)
+        # Media that cannot be selected as brokers are measured too.
+        self._media = [*request.media, *(LOCALS if "local" in request.groups else ())]
+        self.systems: list[System] = [
+            system
+            for system in systems.matching_systems(request.systems)
+            if {*system.media} & {*self._media}
+        ]
         self.facts: dict[str, Any] = {}
         self.versions: dict[str, dict[str, str]] = {}
         self.found = checks.Measured()
@@ -78,14 +84,12 @@ class Run:
             self.found.started = starting.measure()
         if not groups & {*cases.RUN, "start", "idle", "profile", cases.TIMELINE}:
             return
-        # Media that cannot be selected as brokers are measured too.
-        media = [*self._wanted.media, *(LOCALS if "local" in groups else ())]
         pythons = systems.pythons(self.systems, sys.executable, _bootstrap.ensure_peer)
         with private_brokers.PrivateBrokers(
-            media, folder=self._wanted.folder, log=self._wanted.log
+            self._media, folder=self._wanted.folder, log=self._wanted.log
         ) as where:
             self.facts["brokers"] = where.versions
-            available = [medium for medium in media if medium not in where.missing]
+            available = [medium for medium in self._media if medium not in where.missing]
             self._run(available, pythons, where)
             if "idle" in groups:
                 self.found.idle = [*self._idle(available, pythons, where)]

@@ -43,6 +43,7 @@ class System:
 
 
 TASKFLOW = ("taskflow[database]>=6.5,<7", "kombu[redis]>=5.3")
+DBOS = ("dbos>=3.4,<4", "psycopg[binary]>=3.1")
 _CELERY = ("celery[redis]>=5.5,<6",)
 _TASKIQ = ("taskiq>=0.11,<1", "taskiq-redis>=1", "taskiq-aio-pika>=0.4")
 _WBENGINE = (
@@ -53,6 +54,7 @@ _POLLS = "polls folders each 10 ms (default: 1 s)"
 _TASKIQ_HELPED = "polls results each ms (default: 200 ms)"
 _HUEY = "removes messages before execution; no prefetch; results until they are read"
 _HUEY_PACKAGES = ("huey>=3,<4", "redis>=5")
+_COMPLETIONS = "tasks write their completion to a table that is not logged"
 _LINES, _WARNINGS = "a line for each task; set to warnings", "warnings"
 
 SYSTEMS = (
@@ -144,6 +146,29 @@ SYSTEMS = (
         "moves messages to a list of running jobs; a process for each job; results in Redis for"
         " 500 s",
         slots="4 workers", log=_LINES,
+    ),
+    System(
+        "dbos", "DBOS queues", "dbos", DBOS, ("postgresql",),
+        "a row for each workflow, which is kept; the worker polls the queue, the caller the result",
+        helped="polls queue and results each ms (default: 1 s); many workflows in one transaction",
+        log=_LINES,
+    ),
+    System(
+        "procrastinate", "Procrastinate (no results)", "procrastinate",
+        ("procrastinate>=3.10,<4", "psycopg[binary,pool]>=3.2"), ("postgresql",),
+        "a row for each job, which is kept, and events; the worker listens; " + _COMPLETIONS,
+        slots="4 at once",
+        helped="jobs that are deferred together; 8 connections (default: 4)",
+        log=_LINES, judged=False,
+    ),
+    System(
+        "pgqueuer", "PgQueuer (no results)", "pgqueuer",
+        ("pgqueuer[asyncpg,cli]>=1.6,<2", "psycopg[binary]>=3.2"), ("postgresql",),
+        "a row for each job until it ends, and log rows; the worker listens; " + _COMPLETIONS,
+        slots="100 at once",
+        helped="jobs that are enqueued together, batches of 100 (default: 10), its settings for"
+        " autovacuum",
+        log="nothing", judged=False,
     ),
 )  # fmt: skip
 

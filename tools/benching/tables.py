@@ -1,5 +1,6 @@
-"""Tables of measured figures, made from bench.json, scale.json and counts.json.
+"""Tables of measured figures.
 
+They are made from bench.json, databases.json (of a run on databases), scale.json and counts.json.
 `tools/bench` prints them after a run, `tools/bench --table` prints those of the last run, and
 `tools/bench --page` writes them into the page about performance.
 """
@@ -36,6 +37,7 @@ class Grid(NamedTuple):
 
 MEDIA = {"redis": "Redis", "amqp": "RabbitMQ", "filesystem": "Folder"}
 OURS, SHARED = "wbengine", "wbengine-shared"
+COSTS = ("caller_us", "workers_us", "broker_us")
 SHAPES = {"unordered": "all at once", "linear": "in a line", "nested": "nested flows"}
 
 
@@ -99,17 +101,20 @@ def run(document: Document) -> Iterator[str]:
 def rates(document: Document) -> Iterator[str]:
     cells = Cells(document)
     for medium, title in MEDIA.items():
-        cases = cells.cases(medium)
-        if not cases:
-            continue
-        yield f"*{title}*:"
-        yield ""
-        rows = (
-            [cells.titles[system], *(cells.rate(case, medium, system) for case in cases)]
-            for system in cells.systems(medium)
-        )
-        yield from rst.table(("tasks per second", *cases), rows)
-        yield ""
+        if cells.cases(medium):
+            yield f"*{title}*:"
+            yield ""
+            yield from _rates(cells, medium)
+            yield ""
+
+
+def _rates(cells: Cells, medium: str) -> Iterator[str]:
+    cases = [case for case in cells.cases(medium) if case != "latency"]
+    rows = (
+        [cells.titles[system], *(cells.rate(case, medium, system) for case in cases)]
+        for system in cells.systems(medium)
+    )
+    return rst.table(("tasks per second", *cases), rows)
 
 
 def targets(document: Document) -> Iterator[str]:
@@ -219,7 +224,7 @@ def profile(document: Document) -> Iterator[Grid]:
 
 def costs(document: Document) -> Iterator[Grid]:
     """Yield processor times of a task: of wbengine by process, and the sums of all systems."""
-    cells, names = Cells(document), ("caller_us", "workers_us", "broker_us")
+    cells = Cells(document)
     pairs = [
         (case, medium)
         for medium in MEDIA
@@ -229,7 +234,7 @@ def costs(document: Document) -> Iterator[Grid]:
 
     def figures(case: str, medium: str, system: str) -> list[str]:
         cell = cells.get(case, medium, system)
-        parts = [cell[name] for name in names if name in cell]
+        parts = [cell[name] for name in COSTS if name in cell]
         return [f"{value:,.0f}" for value in (*parts, sum(parts))] if parts else []
 
     rows = []
@@ -276,6 +281,41 @@ def timelines(document: Document) -> Iterator[Grid]:
         medium = MEDIA[found["medium"]]
         head = (f"µs of a hop, {medium}", *timeline.SIDES, "both", "share")
         yield Grid(f"Timeline of a hop, {medium}", head, rows)
+
+
+# -- bench.json, or the same for databases -------------------------------------------------------
+
+
+def databases(document: Document) -> Iterator[str]:
+    """Yield conditions, rates, delays, costs and settings on PostgreSQL."""
+    cells, medium = Cells(document), "postgresql"
+    if not cells.cases(medium):
+        return
+    yield from run(document)
+    yield ""
+    yield from _rates(cells, medium)
+    idle = {entry["system"]: entry for entry in document["idle"] if entry["medium"] == medium}
+    rows = []
+    for system in cells.systems(medium):
+        delays = cells.get("latency", medium, system)
+        rows.append([cells.titles[system], *(f"{delays[k]:.2f}" if k in delays else ""
+                                             for k in ("p50_ms", "p99_ms"))])  # fmt: skip
+        waiting = idle.get(system)
+        rows[-1] += [f"{waiting['processor']:.2f}", f"{waiting['broker']:.2f}",
+                     f"{waiting['transactions']:.1f}"] if waiting else [""] * 3  # fmt: skip
+        rows[-1] += [_sum(cells.get(case, medium, system)) for case in ("wide", "chain")]
+    head = ("", "p50, ms", "p99, ms", "idle worker, %", "idle server, %", "transactions/s",
+            "wide, CPU µs", "chain, CPU µs")  # fmt: skip
+    yield ""
+    yield from rst.table(head, rows)
+    yield ""
+    for grid in defaults(document):
+        yield from grid.lines()
+
+
+def _sum(cell: Document) -> str:
+    """Return the processor time of a task, of all processes."""
+    return f"{sum(cell[name] for name in COSTS):,.0f}" if "rate" in cell else ""
 
 
 # -- scale.json, or scale.json with bench.json -------------------------------------------------
@@ -423,6 +463,7 @@ def texts(
     document: Document | None,
     scale: Document | None,
     recorded: Mapping[str, Mapping[str, float]] | None,
+    on_databases: Document | None,
 ) -> dict[str, str]:
     """Return the text of each table by name, without empty tables."""
     lines_by_name: dict[str, Sequence[str]] = {}
@@ -432,6 +473,8 @@ def texts(
         lines_by_name |= {make.__name__: [*make(document)] for make in (run, rates, targets)}
         for name, grids in GRIDS.items():
             lines_by_name[name] = [line for grid in grids(document) for line in grid.lines()]
+    if on_databases is not None:
+        lines_by_name["databases"] = [*databases(on_databases)]
     if scale is not None:
         for make in (growth, beats, limits):
             lines_by_name[make.__name__] = [*make(scale)]

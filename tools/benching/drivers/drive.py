@@ -36,12 +36,13 @@ def open_driver(system: str, place: dict[str, Any]) -> tuple[Any, dict[str, Any]
 def measure(driver: Any, case: str, sizes: dict[str, int]) -> dict[str, Any]:
     """Run a case and return its duration and the processor time of this process in seconds.
 
-    The driver checks the results.
+    The driver checks the results, and returns the delays of the tasks if the case measures them.
     """
     gc.collect()
     spent, began = time.process_time(), time.perf_counter()
-    getattr(driver, case)(**sizes)
-    return {"seconds": time.perf_counter() - began, "caller": time.process_time() - spent}
+    delays = getattr(driver, case)(**sizes)
+    seconds, caller = time.perf_counter() - began, time.process_time() - spent
+    return {"seconds": seconds, "caller": caller, "delays": delays or []}
 
 
 def _versions(packages: list[str]) -> dict[str, str]:

@@ -8,6 +8,7 @@ as other systems reuse their connections. On RabbitMQ, `ledger` adds a ledger in
 from __future__ import annotations
 
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,22 @@ class Next(task.Task):
 class Back(task.Task):
     def execute(self, x: str) -> str:
         return x
+
+
+class Send(task.Task):
+    """Return the time at which the engine has the next task."""
+
+    local = True
+
+    def execute(self) -> float:
+        return time.time()
+
+
+class Delay(task.Task):
+    """Return the time between sending and execution."""
+
+    def execute(self, sent: float) -> float:
+        return time.time() - sent
 
 
 def approval() -> linear_flow.Flow:
@@ -101,6 +118,16 @@ class Driver:
         flow = linear_flow.Flow("map").add(items)
         results = engines.run(flow, store={"numbers": list(range(tasks))}, **self._options)
         place.check(len(results["results"]), tasks)
+
+    def latency(self, tasks: int) -> list[float]:
+        flow = linear_flow.Flow("latency")
+        for n in range(tasks):
+            flow.add(
+                Send(f"s{n}", provides=f"t{n}"),
+                Delay(f"n{n}", rebind={"sent": f"t{n}"}, provides=f"r{n}"),
+            )
+        results = engines.run(flow, **self._options)
+        return [results[f"r{n}"] for n in range(tasks)]
 
     def parked(self, tasks: int) -> None:
         """Park flows, signal all of them, and then finish them."""
