@@ -18,6 +18,7 @@ OURS, KEPT = "wbengine", "wbengine-shared"
 JUDGED_VARIANT = OURS
 TIMES = "\N{MULTIPLICATION SIGN}"
 PEERS = tuple(system.name for system in SYSTEMS if system.peer and system.judged)
+NO_RESULTS = ("procrastinate", "pgqueuer", "pgqueuer-batches")
 #: Further comparisons without a target: (case, medium) -> (case, systems).
 COMPARED_WITHOUT_TARGET = {
     ("wide", "redis"): [("wide", ("huey-notify",))],
@@ -27,7 +28,7 @@ COMPARED_WITHOUT_TARGET = {
     ],
     ("chain", "amqp"): [("pipeline", tuple(one.name for one in SYSTEMS if one.peer))],
     **{
-        (case, "postgresql"): [(case, (system,)) for system in ("procrastinate", "pgqueuer")]
+        (case, "postgresql"): [(case, (system,)) for system in NO_RESULTS]
         for case in ("wide", "chain", "payload")
     },
 }

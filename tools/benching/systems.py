@@ -54,6 +54,7 @@ _POLLS = "polls folders each 10 ms (default: 1 s)"
 _TASKIQ_HELPED = "polls results each ms (default: 200 ms)"
 _HUEY = "removes messages before execution; no prefetch; results until they are read"
 _HUEY_PACKAGES = ("huey>=3,<4", "redis>=5")
+_PGQUEUER = ("pgqueuer[asyncpg,cli]>=1.6,<2", "psycopg[binary]>=3.2")
 _COMPLETIONS = "tasks write their completion to a table that is not logged"
 _LINES, _WARNINGS = "a line for each task; set to warnings", "warnings"
 
@@ -150,7 +151,8 @@ SYSTEMS = (
     System(
         "dbos", "DBOS queues", "dbos", DBOS, ("postgresql",),
         "a row for each workflow, which is kept; the worker polls the queue, the caller the result",
-        helped="polls queue and results each ms (default: 1 s); many workflows in one transaction",
+        helped="polls queue and results each 5 ms (default: 1 s); enqueues many workflows in one"
+        " transaction",
         log=_LINES,
     ),
     System(
@@ -162,13 +164,17 @@ SYSTEMS = (
         log=_LINES, judged=False,
     ),
     System(
-        "pgqueuer", "PgQueuer (no results)", "pgqueuer",
-        ("pgqueuer[asyncpg,cli]>=1.6,<2", "psycopg[binary]>=3.2"), ("postgresql",),
+        "pgqueuer", "PgQueuer (no results)", "pgqueuer", _PGQUEUER, ("postgresql",),
         "a row for each job until it ends, and log rows; the worker listens; " + _COMPLETIONS,
-        slots="100 at once",
-        helped="jobs that are enqueued together, batches of 100 (default: 10), its settings for"
-        " autovacuum",
+        slots="4 at once",
+        helped="jobs that are enqueued together, its settings for autovacuum",
         log="nothing", judged=False,
+    ),
+    System(
+        "pgqueuer-batches", "PgQueuer, batches (no results)", "pgqueuer", _PGQUEUER,
+        ("postgresql",), "as PgQueuer, without a limit of jobs that run at a time",
+        variant="batches", slots="unlimited",
+        helped="as PgQueuer; batches of 100 (default: 10)", log="nothing", judged=False,
     ),
 )  # fmt: skip
 

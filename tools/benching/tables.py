@@ -450,7 +450,17 @@ def _count(value: float | None) -> str:
 
 #: Tables that are printed but are not on the page.
 PRINTED_ONLY = frozenset(
-    {"profile", "timelines", "promises", "stages", "counts", "messages", "growth", "beats"}
+    {
+        "profile",
+        "timelines",
+        "promises",
+        "stages",
+        "counts",
+        "messages",
+        "growth",
+        "beats",
+        "databases",
+    }
 )
 #: Place on the page -> function that generates its tables.
 GRIDS = {

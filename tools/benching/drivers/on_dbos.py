@@ -15,7 +15,7 @@ from dbos import DBOS, DBOSClient
 PACKAGES = ["dbos", "psycopg", "sqlalchemy"]
 URL = place.URL.replace("postgresql:", "postgresql+psycopg:")
 #: Interval between two polls of the queue and of a result; the default is a second.
-POLL_SECONDS = 0.001
+POLL_SECONDS = 0.005
 #: The worker appends a byte for each run of a workflow.
 RUNS = place.FOLDER / "runs"
 

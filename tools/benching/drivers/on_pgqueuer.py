@@ -1,4 +1,8 @@
-"""PgQueuer: jobs are enqueued in one statement. It returns no results; see `completions`."""
+"""PgQueuer: jobs are enqueued in one statement. It returns no results; see `completions`.
+
+Its batch is at most half of the jobs that run at a time. With the variant `batches`, batches are
+larger and any number of jobs runs at a time.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +24,12 @@ from pgqueuer.models import Job
 from pgqueuer.queries import Queries
 
 PACKAGES = ["pgqueuer", "asyncpg", "uvloop"]
-#: The default is ten. PgQueuer recommends more for short jobs.
-BATCH_SIZE = 100
+#: The default is ten without a limit. PgQueuer recommends larger batches for short jobs.
+LIMITS: dict[str, Any] = (
+    {"batch_size": 100}
+    if place.VARIANT == "batches"
+    else {"batch_size": place.SLOTS // 2, "max_concurrent_tasks": place.SLOTS}
+)
 INSERT, INSERT_AND_NOTIFY = (
     statement.format("$1", "$2")
     for statement in (completions.INSERT, completions.INSERT_AND_NOTIFY)
@@ -122,4 +130,4 @@ class Driver:
 
 
 if __name__ == "__main__":
-    uvloop.run(pgqueuer.run(worker, batch_size=BATCH_SIZE))
+    uvloop.run(pgqueuer.run(worker, **LIMITS))
