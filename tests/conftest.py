@@ -23,6 +23,7 @@ from tests.support.brokers import (  # noqa: F401  (fixtures)
     rabbitmq_url,
     redis_server,
     redis_url,
+    rowless_url,
 )
 from tests.support.browsers import browser  # noqa: F401  (a fixture)
 from tests.support.installed import installed  # noqa: F401  (a fixture)

@@ -306,14 +306,37 @@ def test_error_is_json_with_the_json_option(
 
 
 @pytest.mark.parametrize("ledger", ["nonsense://x", DOWN["url"], "dir:///dev/null/x"])
-def test_unusable_ledger_is_reported(wbengine: Command, home: Path, ledger: str) -> None:
-    url = f"filesystem://{home}/broker"
+def test_unusable_ledger_is_reported(wbengine: Command, rowless_url: str, ledger: str) -> None:
+    url = rowless_url
     answer = wbengine("queues", "list", "--requests", "--url", url, "--ledger", ledger)
     assert answer.out == "" and "canary" not in answer.error
     assert answer.code == (2 if ledger.startswith("nonsense") else 69)
     if answer.code == 69:
         answer = wbengine(*SERVES, "--url", url, "--ledger", ledger, "--quiet")
         assert answer.code == 69 and "canary" not in answer.error
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        SERVES,
+        ("queues", "list", "--requests"),
+        ("db", "create"),
+        ("flow", "run", "tests.support.sample_tasks:one", "--engine", "worker-based"),
+    ],
+    ids=name,
+)
+def test_ledger_that_the_broker_does_not_use_is_refused(
+    words: Words, wbengine: Command, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = "--url", f"filesystem://{home}/broker", "--persistence", f"sqlite:///{home}/flows.db"
+    text = "uses only its own ledger, got "
+    for ledger in ("none", f"dir://{home}/other"):
+        answer = wbengine(*words, *where, "--ledger", ledger)
+        assert answer.code == 2 and f"{text}{ledger!r}" in answer.error, answer
+    monkeypatch.setenv("WBENGINE_LEDGER", f"sqlite:///{home}/ledger.db")
+    answer = wbengine(*words, *where)
+    assert answer.code in (2, 78) and text in answer.error, answer
 
 
 def test_broker_without_ledger_is_reported(wbengine: Command) -> None:

@@ -48,6 +48,13 @@ def served(folder: str) -> Iterator[str]:
         yield folder
 
 
+@pytest.fixture
+def rowless(folder: str, rowless_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The same with a broker that permits any ledger."""
+    monkeypatch.setenv("WBENGINE_URL", rowless_url)
+    return rowless_url
+
+
 @pytest.fixture(scope="module")
 def forgetful() -> Iterator[brokers.Redis]:
     """A Redis with the configuration of a cache."""
@@ -220,7 +227,8 @@ def test_store_of_a_newer_version_is_reported_unless_compatible(
     assert finding["check"] == "store" and "use the newer version here too" in finding["fix"]
 
 
-def test_ledger_of_a_newer_version_is_reported(wbengine: Command, served: str, home: Path) -> None:
+@pytest.mark.usefixtures("rowless")
+def test_ledger_of_a_newer_version_is_reported(wbengine: Command, home: Path) -> None:
     url = f"sqlite:///{home}/ledger.db"
     with contextlib.closing(ledgers.open_ledger(url)) as ledger:
         ledger.open("a", 1)
@@ -315,9 +323,11 @@ def test_killed_worker_is_not_reported_as_refusing_messages(
     assert wrong(wbengine("doctor", "--json", *at)) == []
 
 
-def test_worker_with_another_ledger_is_reported(wbengine: Command, folder: str, home: Path) -> None:
-    with worker_in_thread(folder, tasks, ledger=f"dir://{home}/theirs") as worker:
-        finding = one(wbengine("doctor", "--json"))
+def test_worker_with_another_ledger_is_reported(
+    wbengine: Command, rowless: str, home: Path
+) -> None:
+    with worker_in_thread(rowless, tasks, ledger=f"dir://{home}/theirs") as worker:
+        finding = one(wbengine("doctor", "--ledger", f"dir://{home}/ours", "--json"))
         assert finding["check"] == "ledgers" and worker.identity in finding["text"]
         assert "the same --ledger" in finding["fix"]
         assert wrong(wbengine("doctor", "--ledger", f"dir://{home}/theirs", "--json")) == []
@@ -427,20 +437,27 @@ def test_missing_extra_is_reported(wbengine: Command, redis_url: Any, home: Path
         assert wrong(wbengine(*doctor)) == []
 
 
-def test_unreachable_ledger_is_reported(wbengine: Command, served: str) -> None:
+def test_unreachable_ledger_is_reported(wbengine: Command, rowless: str) -> None:
     ledger = "redis://:secret@127.0.0.1:1/0"
-    answer = wbengine("doctor", "--ledger", ledger, "--json")
+    with worker_in_thread(rowless, tasks):
+        answer = wbengine("doctor", "--ledger", ledger, "--json")
     finding = one(answer)
     assert finding["check"] == "ledger" and "--ledger" in finding["fix"]
     assert "secret" not in answer.out
+
+
+def test_ledger_that_the_broker_does_not_use_is_reported(wbengine: Command, served: str) -> None:
+    finding = one(wbengine("doctor", "--ledger", "redis://:secret@127.0.0.1:1/0", "--json"))
+    assert finding["check"] == "ledger" and "--ledger" in finding["fix"]
+    assert "uses only its own ledger, got 'redis://127.0.0.1:1/0'" in finding["text"]
     assert wrong(wbengine("doctor", "--json")) == []
 
 
 def test_loss_of_the_ledger_is_noted_and_workers_stay_usable(
-    wbengine: Command, folder: str, redis_url: Any, redis_server: Any
+    wbengine: Command, rowless: str, redis_url: Any, redis_server: Any
 ) -> None:
     doctor = "doctor", "--ledger", str(redis_url), "--json"
-    with worker_in_thread(folder, tasks, ledger=str(redis_url)):
+    with worker_in_thread(rowless, tasks, ledger=str(redis_url)):
         with redis_server.client(redis_url.rpartition("/")[2]) as client:
             client.flushdb()
         answer = wbengine(*doctor)

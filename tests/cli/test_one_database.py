@@ -263,7 +263,8 @@ def test_worker_without_rights_fails_with_advice(
 def test_db_create_creates_store_without_queues_in_postgresql(
     wbengine: Command, home: Path, runtime: Path
 ) -> None:
-    where = ("--persistence", f"sqlite:///{home}/flows.db", "--ledger", f"sqlite:///{home}/led.db")
+    where = ("--persistence", f"sqlite:///{home}/flows.db", "--ledger", f"sqlite:///{home}/led.db",
+             "--url", "amqp://127.0.0.1:1//")  # fmt: skip
     created = wbengine("db", "create", "--json", *where)
     assert created.code == 0 and created.json["store"] == where[1], created
     assert "queues" not in created.json and (home / "led.db").exists()

@@ -164,8 +164,7 @@ FROZEN, NEXT = (ledgers.Fence.of("flow", number) for number in (3, 4))
 LATE_CALLS = {
     "open": (None, lambda ledger: ledger.open(ID, 1, FROZEN)),
     "open-many": (None, lambda ledger: ledger.open_many([(ID, 1, FROZEN), ("z", 1, FROZEN)])),
-    "offer": (None, lambda ledger: ledger.offer(ID, 2, FROZEN)),
-    "offer-open": (ledgers.ROW_OPEN, lambda ledger: ledger.offer(ID, 2, FROZEN)),
+    "open-later": (ledgers.ROW_OPEN, lambda ledger: ledger.open(ID, 2, FROZEN)),
     "reopen-open": (ledgers.ROW_OPEN, lambda ledger: ledger.reopen(ID, 2, FROZEN)),
     "reopen-claimed": (ledgers.ROW_CLAIMED, lambda ledger: ledger.reopen(ID, 2, FROZEN)),
     "revoke": (ledgers.ROW_OPEN, lambda ledger: ledger.revoke(ID, 1, FROZEN)),
@@ -200,7 +199,7 @@ def test_present_run_and_other_flows_are_not_fenced(ledger):
     ledger.open_many([("a", 1, NEXT), ("b", 1, FROZEN), ("c", 1, other), ("d", 1)])
     assert ledger.ids() == {"a", "c", "d"}
     assert [row.id for row in ledger.list_rows(10).rows] in (["a", "c", "d"],)
-    ledger.offer_many([("a", 3, NEXT), ("c", 3, FROZEN)])
+    ledger.open_many([("a", 3, NEXT), ("c", 3, FROZEN)])
     assert ledger.reopen("a", 4, NEXT) is None and ledger.claim("a", 4, "w").granted
     assert ledger.finish_many("w", [("a", 4, b"r")], NEXT) == [True]
     assert ledger.revoke_many([("c", 1, FROZEN), ("d", 1, other)]) == [False, True]
@@ -257,18 +256,18 @@ def test_released_row_is_open_again(ledger):
     ledger.drop(ID)
 
 
-def test_offer_replaces_only_open_rows_of_older_epoch(ledger):
-    ledger.offer(ID, 2)
+def test_open_replaces_only_open_rows_of_lower_epoch(ledger):
+    ledger.open(ID, 2)
     assert ledger.state(ID) == ledgers.Row(ID, 2, "open")
-    ledger.offer(ID, 1)
+    ledger.open(ID, 1)
     assert ledger.state(ID) == ledgers.Row(ID, 2, "open")
-    ledger.offer(ID, 5)
+    ledger.open(ID, 5)
     assert ledger.state(ID) == ledgers.Row(ID, 5, "open")
     ledger.claim(ID, 5, "w")
-    ledger.offer(ID, 6)
+    ledger.open(ID, 6)
     assert ledger.state(ID) == ledgers.Row(ID, 5, "claimed", "w")
     ledger.finish(ID, 5, "w", b"r")
-    ledger.offer(ID, 6)
+    ledger.open(ID, 6)
     assert ledger.state(ID) == ledgers.Row(ID, 5, "done", None, b"r")
     ledger.drop(ID)
 
@@ -277,7 +276,6 @@ def test_offer_replaces_only_open_rows_of_older_epoch(ledger):
 def test_batch_queries_and_revocations_equal_single_calls(ledger):
     assert ledger.states([]) == ledger.revoke_many([]) == ledger.reopen_many([]) == []
     assert ledger.silences([]) == []
-    ledger.offer_many([])
     ledger.open_many([("a", 1), ("b", 1), ("c", 3), ("d", 1), ("e", 1)])
     assert ledger.claim("b", 1, "w").granted
     assert ledger.claim("d", 1, "w").granted
@@ -294,7 +292,7 @@ def test_batch_queries_and_revocations_equal_single_calls(ledger):
     assert reopened[:3] == [None, None, b"done"] and reopened[4] is None
     assert isinstance(reopened[3], exceptions.NotFound)
     assert [row and row.epoch for row in ledger.states(list("bcdxe"))] == [2, 3, 1, None, 2]
-    ledger.offer_many([("e", 5), ("c", 2), ("new", 4)])
+    ledger.open_many([("e", 5), ("c", 2), ("new", 4)])
     assert [row.epoch for row in ledger.states(["e", "c", "new"])] == [5, 3, 4]
 
 
@@ -305,7 +303,7 @@ def test_batch_writes_equal_single_calls(ledger):
     assert ledger.finish_many("w", []) == []
     ledger.open("b", 5)
     ledger.open_many([("d", 1), ("b", 1), ("a", 2), ("c", 1), ("a", 3)])
-    assert [ledger.state(id).epoch for id in "abcd"] == [2, 5, 1, 1]
+    assert [ledger.state(id).epoch for id in "abcd"] == [3, 5, 1, 1]
     for id in "ab":
         assert ledger.claim(id, ledger.state(id).epoch, "w").granted
     assert ledger.claim("c", 1, "other").granted
@@ -317,10 +315,10 @@ def test_batch_writes_equal_single_calls(ledger):
         ("b", 5, b"again"),
         ("c", 1, large),
         ("a", 1, b"epoch"),
-        ("a", 2, b"\n"),
+        ("a", 3, b"\n"),
     ]
     assert ledger.finish_many("w", ended) == [False, True, False, False, False, False, True]
-    assert ledger.state("a") == ledgers.Row("a", 2, "done", None, b"\n")
+    assert ledger.state("a") == ledgers.Row("a", 3, "done", None, b"\n")
     assert ledger.state("b") == ledgers.Row("b", 5, "done", None, large)
     assert ledger.state("c") == ledgers.Row("c", 1, "claimed", "other")
     ledger.drop_many(["c", "none", "b", *(f"{number}" for number in range(1200))])
@@ -395,7 +393,6 @@ def _check_rejected(ledger, bad):
     for call in (
         lambda: ledger.open(bad, 1),
         lambda: ledger.open_many([(ID, 1), (bad, 1)]),
-        lambda: ledger.offer(bad, 1),
         lambda: ledger.claim(bad, 1, "w"),
         lambda: ledger.finish(bad, 1, "w", b""),
         lambda: ledger.release(bad, 1, "w"),
@@ -686,7 +683,9 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(id=ids, epoch=epochs)
     def open(self, id, epoch):
-        self.rows.setdefault(id, (epoch, "open", None, None))
+        row = self.rows.get(id)
+        if row is None or (row[1] == "open" and row[0] < epoch):
+            self.rows[id] = (epoch, "open", None, None)
         self.check(lambda ledger: ledger.open(id, epoch), None)
 
     @rule(id=ids, epoch=epochs, holder=holders)
@@ -724,13 +723,6 @@ class LedgerMachine(RuleBasedStateMachine):
         row = self.rows.get(id)
         if row and row[1] == "claimed":
             self.release(id, row[0], row[2])
-
-    @rule(id=ids, epoch=epochs)
-    def offer(self, id, epoch):
-        row = self.rows.get(id)
-        if row is None or (row[1] == "open" and row[0] < epoch):
-            self.rows[id] = (epoch, "open", None, None)
-        self.check(lambda ledger: ledger.offer(id, epoch), None)
 
     @rule(id=ids, result=st.binary(max_size=3))
     def finish_rightly(self, id, result):
@@ -922,14 +914,15 @@ def test_only_one_of_finish_and_reopen_in_two_processes_succeeds(kind, place, le
 
 @durable_dialects
 def test_concurrent_processes_create_one_ledger(kind, folder, database_servers, request):
-    """Of concurrent openers of one row, one sets its epoch."""
-    if kind == "redis":
-        results = racing.race("open", 4, str(request.getfixturevalue("redis_url")), ["a", "b", "c"])
-    elif kind in ("mysql", "postgresql"):
-        with database_servers[kind].database() as url:
-            results = racing.race("open", 4, url, ["a", "b", "c"])
-    else:
-        new = f"dir://{folder}/n" if kind == "dir" else f"sqlite:///{folder}/n.db"
-        results = racing.race("open", 4, new, ["a", "b", "c"])
-    assert len({digest for digest, _ in results}) == 1
-    assert len({tuple(epochs) for _, epochs in results}) == 1
+    """The epoch of a row is the highest one of its concurrent openers."""
+    with contextlib.ExitStack() as stack:
+        if kind == "redis":
+            url = str(request.getfixturevalue("redis_url"))
+        elif kind in ("mysql", "postgresql"):
+            url = stack.enter_context(database_servers[kind].database())
+        else:
+            url = f"dir://{folder}/n" if kind == "dir" else f"sqlite:///{folder}/n.db"
+        digests = {*racing.race("open", 4, url, ["a", "b", "c"])}
+        ledger = stack.enter_context(contextlib.closing(ledgers.open_ledger(url)))
+        assert digests == {ledger.digest}
+        assert [row.epoch for row in ledger.states(["a", "b", "c"])] == [4, 4, 4]

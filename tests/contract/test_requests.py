@@ -22,9 +22,6 @@ Connect = Callable[..., Requests]
 MEGABYTE = 1 << 20
 MAX_NAME = "n" * 120
 
-#: Mark of tests of brokers that claim rows as they take messages.
-claiming = pytest.mark.parametrize("url", requests.CLAIMING, indirect=True)
-
 
 #: Databases, which all tests share, because creating one is slow.
 DATABASES = ("postgresql", "mysql")
@@ -121,7 +118,6 @@ def test_requests_of_one_take_are_claimed_together(engine: Requests, worker: Req
     ]
 
 
-@claiming
 def test_request_of_another_ledger_claims_nothing(engine: Requests, worker: Requests) -> None:
     engine.ledger.open("a", 1)
     engine.publish(("a", 1), digest="another")
@@ -129,7 +125,6 @@ def test_request_of_another_ledger_claims_nothing(engine: Requests, worker: Requ
     assert taken.claim is None and engine.ledger.state("a") == Row("a", 1, "open")
 
 
-@claiming
 @pytest.mark.parametrize("label", [b"!", b"!a", b"!a 1", b"!a x %b", b"!\xff 1 %b", b"!a 1 %b 1"])
 def test_malformed_label_claims_nothing(engine: Requests, worker: Requests, label: bytes) -> None:
     engine.ledger.open("a", 1)
@@ -222,7 +217,6 @@ def test_requeued_request_returns_to_its_place_and_is_held(
     assert [each.claim for each in again] == [held, held, granted("two")]
 
 
-@claiming
 def test_requeued_request_is_finished_by_its_owner(engine: Requests, worker: Requests) -> None:
     """A connection requeues its messages as it closes, while another one sends the results."""
     engine.open(("a", 1))
@@ -327,6 +321,41 @@ def test_request_of_another_epoch_is_not_run(engine: Requests, worker: Requests)
     claims = [taken.claim for taken in worker.take()]
     assert claims == [Claim("STALE", 3), granted("w", 3), Claim("MISSING", 3)]
     assert engine.ledger.state("a") == Row("a", 3, "claimed", "w")
+
+
+def test_opened_request_replaces_only_open_row_of_lower_epoch(
+    connect: Connect, engine: Requests, worker: Requests
+) -> None:
+    """The engine of the first epoch was frozen before it published, or has published."""
+    engine.ledger.open("a", 1)
+    engine.open(("b", 1), ("c", 1))
+    claimed, done = worker.take()
+    worker.finish((done, b"r"))
+    engine.answers()
+    successor = connect()
+    assert successor.open(("a", 2), ("b", 2), ("c", 2), ("d", 2)) == [1] * 4
+    assert [row and (row.epoch, row.state) for row in engine.ledger.states(["a", "b", "c"])] == [
+        (2, "open"), (1, "claimed"), (1, "done"),
+    ]  # fmt: skip
+    verdicts = [(each.id, each.claim and each.claim.verdict) for each in worker.take()]
+    assert verdicts == [("a", "GRANTED"), ("b", "MISSING"), ("c", "MISSING"), ("d", "GRANTED")]
+    assert worker.finish((claimed, b"s")) == [True]
+
+
+def test_request_that_is_opened_twice_in_one_step_runs_at_the_higher_epoch(
+    engine: Requests, worker: Requests
+) -> None:
+    assert engine.open(("a", 1), ("a", 2), ("a", 2)) == [1, 1, 1]
+    verdicts = [(each.epoch, each.claim and each.claim.verdict) for each in worker.take()]
+    assert verdicts == [(1, "STALE"), (2, "GRANTED"), (2, "HELD")]
+
+
+def test_frozen_run_below_its_fence_opens_nothing(engine: Requests, worker: Requests) -> None:
+    frozen, current = (requests.Fence.of("flow", number) for number in (3, 4))
+    engine.ledger.raise_fence(current)
+    engine.open_again([engine.opening("a", 1, frozen), engine.opening("b", 1, current)])
+    assert engine.ledger.states(["a", "b"]) == [None, Row("b", 1, "open")]
+    assert [each.id for each in worker.take() if each.claim == granted("w")] == ["b"]
 
 
 def test_revoked_request_is_not_run(engine: Requests, worker: Requests) -> None:
@@ -466,20 +495,3 @@ def test_next_request_is_taken_in_the_step_that_finishes_one(
     consumer.ack_many([received[1].delivery])
     worker.broker.drain(60)
     assert ids(received) == ["a", "b", "c"]
-
-
-def test_takes_claim_rows_only_of_the_ledger_in_their_broker(url: str, engine: Requests) -> None:
-    """A take cannot claim rows of a separate ledger."""
-    with contextlib.closing(Requests(url, "w")) as worker:
-        assert worker.claims_in_takes is not url.startswith("memory")
-    with contextlib.closing(Requests("memory://elsewhere", "w", _place_of(url))) as worker:
-        assert not worker.claims_in_takes and not worker.opens_in_one_step
-        engine.ledger.open("a", 1)
-        worker.publish(("a", 1))
-        (taken,) = worker.receive()
-        assert taken.claim is None
-
-
-def _place_of(url: str) -> str:
-    """Return the URL of the ledger in a broker."""
-    return url.replace("filesystem:", "dir:")

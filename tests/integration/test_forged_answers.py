@@ -68,7 +68,7 @@ def forged_reply(
 
 
 @pytest.mark.parametrize("state", [pr.SUCCESS, pr.FAILURE])
-@pytest.mark.parametrize("url", ["memory", "redis", "rabbitmq"], indirect=True)
+@pytest.mark.parametrize("url", ["rowless", "rabbitmq"], indirect=True)
 def test_forged_result_missing_from_the_ledger_is_ignored(
     url: Any, tmp_path: Path, state: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -85,7 +85,7 @@ def test_forged_result_missing_from_the_ledger_is_ignored(
 
 
 def test_worker_saves_result_again_after_ledger_failures(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, rowless_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The engine accepts only results that are in the ledger."""
     finish, failed = SQLLedger._finish, []
@@ -97,7 +97,7 @@ def test_worker_saves_result_again_after_ledger_failures(
         return finish(self, holder, ended, fence)
 
     monkeypatch.setattr(SQLLedger, "_finish", ail)
-    url, ledger = f"memory://{tmp_path.name}", f"sqlite:///{tmp_path}/ledger.db"
+    url, ledger = rowless_url, f"sqlite:///{tmp_path}/ledger.db"
     flow = linear_flow.Flow("f").add(sample_tasks.Echo(provides="seen"))
     with worker_in_thread(url, sample_tasks, ledger=ledger):
         engine = engines.load(

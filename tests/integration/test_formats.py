@@ -86,7 +86,7 @@ def test_worker_prefers_earlier_topics_in_each_format(monkeypatch: pytest.Monkey
         proxy.Proxy, "consume_shared", lambda self, names, slots: consumed.extend(names)
     )
     tasks = ["tests.support.async_tasks:Double"]
-    worker.Worker("x", ["first", "second"], tasks, url="memory://formats", ledger="none").stop()
+    worker.Worker("x", ["first", "second"], tasks, url="memory://formats").stop()
     assert [name.partition(".")[0] for name in consumed] == ["first", "first", "second", "second"]
     assert len(set(consumed)) == 4
 

@@ -16,9 +16,9 @@ from wbengine.patterns import unordered_flow
 WAITING = 7
 
 
-def test_cancel_returns_while_the_ledger_is_frozen(tmp_path: Path) -> None:
+def test_cancel_returns_while_the_ledger_is_frozen(tmp_path: Path, rowless_url: str) -> None:
     """The flow ends after the ledger answers again."""
-    url, release = "memory://frozen-ledger", tmp_path / "release"
+    url, release = rowless_url, tmp_path / "release"
     started = [tmp_path / f"w{number}" for number in range(WAITING + 1)]
     flow = unordered_flow.Flow("f").add(
         *(

@@ -48,9 +48,9 @@ def lose(redis_server: Any, redis_url: Any) -> Callable[[str], None]:
     ],
 )
 def test_worker_runs_requests_of_engines_that_start_after_a_loss(
-    redis_url: Any, lose: Callable[[str], None], is_separate: bool, what: str
+    redis_url: Any, rowless_url: str, lose: Callable[[str], None], is_separate: bool, what: str
 ) -> None:
-    url = "memory://lost-ledger" if is_separate else str(redis_url)
+    url = rowless_url if is_separate else str(redis_url)
     options = {"ledger": str(redis_url)} if is_separate else {}
     with worker_in_thread(url, tasks, **options):
         for _ in range(3):
@@ -59,9 +59,9 @@ def test_worker_runs_requests_of_engines_that_start_after_a_loss(
 
 
 def test_worker_that_starts_after_a_loss_runs_requests_of_earlier_engines(
-    redis_url: Any, lose: Callable[[str], None]
+    redis_url: Any, rowless_url: str, lose: Callable[[str], None]
 ) -> None:
-    place = {"url": "memory://lost-ledger-2", "ledger": str(redis_url)}
+    place = {"url": rowless_url, "ledger": str(redis_url)}
     executor = executors.WorkerTaskExecutor("e", "default", **place)  # type: ignore[arg-type]
     executor.start()
     with contextlib.closing(contextlib.ExitStack()) as stack:
@@ -72,12 +72,12 @@ def test_worker_that_starts_after_a_loss_runs_requests_of_earlier_engines(
             lose("all")
 
 
-def test_worker_still_refuses_requests_of_another_ledger(redis_url: Any) -> None:
+def test_worker_still_refuses_requests_of_another_ledger(redis_url: Any, rowless_url: str) -> None:
     with (
-        worker_in_thread("memory://lost-ledger-3", tasks, ledger=str(redis_url)),
+        worker_in_thread(rowless_url, tasks, ledger=str(redis_url)),
         pytest.raises(exceptions.NotFound, match="configure the same ledger"),
     ):
-        run(url="memory://lost-ledger-3", ledger=f"{redis_url}?prefix=other")
+        run(url=rowless_url, ledger=f"{redis_url}?prefix=other")
 
 
 def test_flow_whose_ledger_is_away_when_a_run_begins_is_run_later(

@@ -127,9 +127,11 @@ def states_of(lossy: Lossy) -> list[str]:
     return [row.state for row in lossy.direct.list_rows().rows]
 
 
-def run_with_lost_reply(lossy: Lossy, word: str, state: str, on: str, tmp_path: Path) -> Any:
+def run_with_lost_reply(
+    lossy: Lossy, url: str, word: str, state: str, on: str, tmp_path: Path
+) -> Any:
     """Run a task. The reply to a statement of the engine or the worker is lost."""
-    url, ended = f"memory://{tmp_path.name}", queue.SimpleQueue[Any]()
+    ended = queue.SimpleQueue[Any]()
     executor = executors.WorkerTaskExecutor("e", "default", url=url, ledger=lossy.url)
     atom = tasks.Plain("p")
     call = invocation.Invocation(atom, "execute", "atom", 1, {"folder": str(tmp_path)})
@@ -156,17 +158,18 @@ def run_with_lost_reply(lossy: Lossy, word: str, state: str, on: str, tmp_path: 
     ids=["open", "claim", "finish"],
 )
 def test_task_runs_once_if_a_reply_of_the_ledger_is_lost(
-    lossy: Lossy, word: str, state: str, on: str, tmp_path: Path
+    lossy: Lossy, rowless_url: str, word: str, state: str, on: str, tmp_path: Path
 ) -> None:
-    assert run_with_lost_reply(lossy, word, state, on, tmp_path) == "done-p"
+    assert run_with_lost_reply(lossy, rowless_url, word, state, on, tmp_path) == "done-p"
     assert tasks.runs(tmp_path) == ["execute-p"]
     assert not lossy.direct.ids()
 
 
 def test_task_cancelled_without_reply_is_cancelled_and_not_lost(
-    lossy: Lossy, tmp_path: Path
+    lossy: Lossy, rowless_url: str, tmp_path: Path
 ) -> None:
-    url, ended = f"memory://{tmp_path.name}", queue.SimpleQueue[Any]()
+    url = rowless_url
+    ended = queue.SimpleQueue[Any]()
     executor = executors.WorkerTaskExecutor("e", "default", url=url, ledger=lossy.url)
     first, second = (
         invocation.Invocation(tasks.Gated(name), "execute", name, 1, {"folder": str(tmp_path)})

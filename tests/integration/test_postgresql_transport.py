@@ -61,7 +61,7 @@ def test_message_is_published_once_if_its_notification_fails(
     """The message is committed before the notification, so an error must not report a failure."""
     engine = database.open()
     database.fail_notifications(action)
-    assert engine.open_and_publish([("a", 1, False, "", 0)], [Frame("", "q", 0, b"a?")]) == [1]
+    assert engine.open_and_publish([_base.Opening("a", 1)], [Frame("", "q", 0, b"a?")]) == [1]
     assert len(database.messages()) == 1
     assert database.ledger.state("a") == _base.Row("a", 1, "open")
 
@@ -71,10 +71,10 @@ def test_message_is_published_once_if_the_connection_is_lost_after_it(database: 
     database.fail_notifications("PERFORM pg_terminate_backend(pg_backend_pid())")
     frames = [Frame("", "q", 0, b"a?")]
     with pytest.raises(LOST):
-        engine.open_and_publish([("a", 1, False, "", 0)], frames)
+        engine.open_and_publish([_base.Opening("a", 1)], frames)
     assert len(database.messages()) == 1
     database.ask("DROP TABLE wbe_waiters CASCADE")
-    assert other.open_and_publish([("a", 1, True, "", 0)], frames) == [1]
+    assert other.open_and_publish([_base.Opening("a", 1, tried=True)], frames) == [1]
     assert len(database.messages()) == 1
 
 
@@ -128,10 +128,10 @@ def test_session_that_ends_before_the_commit_has_published_nothing(database: Dat
     )
     frames = [Frame("", "q", 0, b"a?")]
     with pytest.raises(LOST):
-        engine.open_and_publish([("a", 1, False, "", 0)], frames)
+        engine.open_and_publish([_base.Opening("a", 1)], frames)
     assert database.messages() == [] and engine._session._driver.closed
     database.ask("DROP FUNCTION die() CASCADE")
-    assert other.open_and_publish([("a", 1, True, "", 0)], frames) == [1]
+    assert other.open_and_publish([_base.Opening("a", 1, tried=True)], frames) == [1]
     assert len(database.messages()) == 1
 
 
@@ -435,7 +435,7 @@ def test_read_only_server_refuses_and_changes_nothing(database: Database) -> Non
     target = resolve(database.url)
     for call in (
         lambda: publish(engine, b"a?"),
-        lambda: engine.open_and_publish([("a", 1, False, "", 0)], [Frame("", "q", 0, b"a?")]),
+        lambda: engine.open_and_publish([_base.Opening("a", 1)], [Frame("", "q", 0, b"a?")]),
         engine.refresh,
     ):
         with pytest.raises(exceptions.TransportFailure, match="read-only") as caught:

@@ -35,7 +35,7 @@ class Engine(Both):
     def publish(self, *rows: _base.Opening) -> Sequence[int]:
         headers = {"wbe-ledger": self.ledger.digest, "wbe-epoch": 1}
         messages = [self.message("k", row.id, **headers) for row in rows]
-        return self.ledger.open_and_publish(self.publishing, rows, messages)
+        return self.publishing.open_and_publish(rows, messages)
 
     def fail(self, *rows: _base.Opening) -> None:
         with pytest.raises(LOST):

@@ -76,10 +76,10 @@ class Server:
         assert entries is not None
         return entries
 
-    def open(self, *rows: tuple[str, int], replace: bool = False, session: int = 0) -> Any:
+    def open(self, *rows: tuple[str, int], session: int = 0) -> Any:
         rows = rows or (("a", 1),)
         fenced_rows = [(*row, _base.NO_FENCE) for row in rows]
-        return self(ledger.open_rows("u", session, "digest", fenced_rows, replace, ""))
+        return self(ledger.open_rows("u", session, "digest", fenced_rows, ""))
 
     def revoke(self, *rows: tuple[str, int | None]) -> Any:
         return self(ledger.revoke_rows([(*row, _base.NO_FENCE) for row in rows]))
@@ -235,10 +235,15 @@ def test_open_and_publish_does_not_repeat_an_executed_attempt(server: Server) ->
     assert (server.row(), server.size("q")) == (OPEN, 2)
 
 
-def test_open_and_publish_does_not_change_an_existing_row(server: Server) -> None:
+def test_open_and_publish_replaces_only_open_rows_of_lower_epochs(server: Server) -> None:
     server.open(("a", 7))
     server.open_and_publish(transport.OpenedRow("a", 1, 1, ""))
     assert server.row() == _base.Row("a", 7, _base.ROW_OPEN)
+    server.open_and_publish(transport.OpenedRow("a", 8, 2, ""))
+    assert server.row() == _base.Row("a", 8, _base.ROW_OPEN)
+    server.claim(ClaimAttempt("a", 8, "w", "1"))
+    server.open_and_publish(transport.OpenedRow("a", 9, 3, ""))
+    assert server.row() == _base.Row("a", 8, _base.ROW_CLAIMED, "w")
 
 
 def test_open_and_publish_is_refused_like_publish(server: Server) -> None:
@@ -523,15 +528,13 @@ def test_close_deletes_the_ledger_with_its_last_user_unless_rows_exist(server: S
 # -- rows
 
 
-def test_open_rows_keeps_existing_rows_and_replaces_only_open_ones(server: Server) -> None:
+def test_open_rows_replaces_only_open_rows_of_lower_epochs(server: Server) -> None:
     assert server.open(("a", 2), ("b", 2)) == transport.Registration("digest", 0)
     server.claim(ClaimAttempt("b", 2, "w", "claim 1"))
     before = server(ledger.read_rows(["a", "b"]))
-    server.open(("a", 3), ("b", 3))
+    server.open(("a", 1), ("a", 2), ("b", 3))
     assert server(ledger.read_rows(["a", "b"])) == before
-    server.open(("a", 1), ("b", 3), replace=True)
-    assert server(ledger.read_rows(["a", "b"])) == before
-    server.open(("a", 3), replace=True)
+    server.open(("a", 3))
     assert server.row() == _base.Row("a", 3, _base.ROW_OPEN)
 
 

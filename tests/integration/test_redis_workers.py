@@ -46,19 +46,15 @@ def test_requests_are_claimed_without_separate_claim_calls(redis_url, redis_serv
             assert client.script_exists(claim, take) == [False, True]
 
 
-@pytest.mark.parametrize("ledger", [None, "none", "sqlite"])
-def test_no_message_is_held_after_flow_ends(
-    redis_url, redis_server, tmp_path, ledger, patient, monkeypatch
-):
+def test_no_message_is_held_after_flow_ends(redis_url, redis_server, patient, monkeypatch):
     monkeypatch.setattr(consumer_loop, "DRAIN_SECONDS", 60.0)
-    place = f"sqlite:///{tmp_path}/ledger.db" if ledger == "sqlite" else ledger
     flow = linear_flow.Flow("f").add(*(sample_tasks.Nothing(f"n{n}") for n in range(3)))
     with (
-        workers.worker_in_thread(str(redis_url), sample_tasks.Nothing, ledger=place),
+        workers.worker_in_thread(str(redis_url), sample_tasks.Nothing),
         redis_server.client(redis_url.rpartition("/")[2]) as client,
         contextlib.ExitStack() as stack,
     ):
-        executor = WorkerTaskExecutor("e", "default", ["t"], url=str(redis_url), ledger=place)
+        executor = WorkerTaskExecutor("e", "default", ["t"], url=str(redis_url))
         stack.callback(executor.stop)
         executor.start()
         for _ in range(5):

@@ -62,13 +62,16 @@ def load(url: str, ledger: str, value: Any) -> Any:
 
 
 def test_result_refused_by_ledger_fails_its_task(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
+    rowless_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The worker logs once that it retries, and its slot is free afterwards."""
     monkeypatch.setattr(finishing, "TIMEOUT_SECONDS", 1.0)
     path, ledger = make_ledger(tmp_path)
     refuse(path, LARGE)
-    url = f"memory://{tmp_path.name}"
+    url = rowless_url
     with worker_in_thread(url, sample_tasks, ledger=ledger, concurrency=1):
         with pytest.raises(exceptions.LedgerFailure, match=r"cannot be stored: .*too much"):
             load(url, ledger, "x" * 5000).run()
@@ -78,23 +81,26 @@ def test_result_refused_by_ledger_fails_its_task(
 
 
 def test_result_is_stored_when_unavailable_ledger_returns(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
+    rowless_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The worker retries unless the ledger accepts other writes."""
     monkeypatch.setattr(finishing, "TIMEOUT_SECONDS", 0.0)
     monkeypatch.setattr(finishing, "RETRY_SECONDS", 0.01)
     path, ledger = make_ledger(tmp_path)
-    url = f"memory://{tmp_path.name}"
+    url = rowless_url
     tries: list[Any] = []
-    finish = finishing.Finisher._finish_rows
+    finish = finishing.Finisher._finish_row
 
-    def mend(finisher: Any, messages: Any) -> Any:
-        tries.append(messages)
+    def mend(finisher: Any, message: Any) -> Any:
+        tries.append(message)
         if len(tries) == 20:
             accept(path)
-        return finish(finisher, messages)
+        return finish(finisher, message)
 
-    monkeypatch.setattr(finishing.Finisher, "_finish_rows", mend)
+    monkeypatch.setattr(finishing.Finisher, "_finish_row", mend)
     with worker_in_thread(url, sample_tasks, ledger=ledger):
         engine = load(url, ledger, 5)
         refuse(path, *ALL)
@@ -104,9 +110,11 @@ def test_result_is_stored_when_unavailable_ledger_returns(
 
 
 @pytest.mark.parametrize("kind", ["large", "away"])
-def test_worker_stops_although_ledger_refuses_its_result(tmp_path: Path, kind: str) -> None:
+def test_worker_stops_although_ledger_refuses_its_result(
+    tmp_path: Path, rabbitmq_url: str, kind: str
+) -> None:
     path, ledger = make_ledger(tmp_path)
-    url = f"filesystem://{tmp_path}/broker"
+    url = str(rabbitmq_url)
     tasks = ("--tasks", sample_tasks.__name__)
     words = ("--url", url, "--topic", "t", "--threads", "1", *tasks, "--ledger", ledger)
     with workers.workers(tmp_path, *words) as (worker,):

@@ -41,9 +41,9 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     assert all(name.startswith("t.") for name in seen.queues), seen.queues
 
 
-def worker(folder: Path, slots: int = 4, **options: Any) -> Any:
-    url = f"filesystem://{folder / 'broker'}"
-    return workers.worker_in_thread(url, tasks, threads_count=slots, **options)
+def worker(folder: Path, slots: int = 4, url: str = "") -> Any:
+    url = url or f"filesystem://{folder / 'broker'}"
+    return workers.worker_in_thread(url, tasks, threads_count=slots)
 
 
 @contextlib.contextmanager
@@ -118,10 +118,10 @@ FLOWS = {
 
 #: Crashes of engines, and options of the dead engine and of the next one. `POINT HIT` is a crash
 #: point. After `N runs`, tasks are in progress until the next engine has queried the worker; after
-#: `N ended`, they end before it starts.
+#: `N ended`, they end before it starts. RabbitMQ has no ledger.
 CRASHES = """
     gated 1 runs
-    gated 1 ended ledger=none
+    gated 1 ended url=rabbitmq
     gated 1 runs durability=end
     wide executor.before-drop 1
     mapping 6 runs
@@ -137,7 +137,7 @@ CRASHES = """
 """
 SLOW_CRASHES = """
     gated 1 ended
-    gated 1 runs ledger=none
+    gated 1 runs url=rabbitmq
     gated 1 runs durability=batch
     reverting 2 runs
     wide executor.before-open 1
@@ -178,16 +178,19 @@ def crashes() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("crash", list(crashes()))
-def test_resumed_flow_runs_no_task_twice(folder: Path, crash: list[str]) -> None:
+def test_resumed_flow_runs_no_task_twice(
+    folder: Path, crash: list[str], request: pytest.FixtureRequest
+) -> None:
     flow, *at = [word for word in crash if "=" not in word]
-    options = [word for word in crash if "=" in word]
-    given: dict[str, Any] = dict(option.split("=") for option in options)
+    given: dict[str, Any] = dict(word.split("=") for word in crash if "=" in word)
+    if "url" in given:
+        given["url"] = str(request.getfixturevalue("rabbitmq_url"))
+    options = [f"{name}={value}" for name, value in given.items()]
     expected, gate = FLOWS[flow], "execute"
     if flow in ("reverting", "stepping_back"):
         open_gate(folder)
         gate = "revert"
-    ledger = {name: value for name, value in given.items() if name == "ledger"}
-    with worker(folder, slots=6, **ledger) as held:
+    with worker(folder, slots=6, url=given.get("url", "")) as held:
         if at[0].isdecimal():
             kill_when(flow, folder, lambda: len(tasks.runs(folder)) == int(at[0]), *options)
         else:
@@ -307,12 +310,15 @@ def test_resumed_flow_runs_lost_idempotent_task_again(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_resumed_flow_without_ledger_fails_unknown_request_as_lost(folder: Path) -> None:
+def test_resumed_flow_without_ledger_fails_unknown_request_as_lost(
+    folder: Path, rabbitmq_url: str
+) -> None:
     """It was never published, but that is unknown without a ledger."""
     open_gate(folder, "revert")
-    with worker(folder, ledger="none"), pytest.raises(exc.WorkerLost):
-        kill_at("gated", folder, "engine.before-submit", 1, "ledger=none")
-        tasks.engine_of("gated", folder, ledger="none", transition_timeout=1).run()
+    url = str(rabbitmq_url)
+    with worker(folder, url=url), pytest.raises(exc.WorkerLost):
+        kill_at("gated", folder, "engine.before-submit", 1, f"url={url}")
+        tasks.engine_of("gated", folder, url=url, transition_timeout=1).run()
 
 
 def test_frozen_engine_that_lost_its_flow_changes_nothing(folder: Path) -> None:

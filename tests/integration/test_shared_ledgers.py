@@ -39,8 +39,8 @@ def run(url: str, **options: Any) -> Any:
 
 
 @pytest.fixture
-def url(tmp_path: Path) -> str:
-    return f"memory://{tmp_path.name}"
+def url(rowless_url: str) -> str:
+    return rowless_url
 
 
 @pytest.fixture(params=["dir", "sqlite", "mysql", "postgresql"])
@@ -74,11 +74,11 @@ def test_flow_runs_with_configured_ledger_and_leaves_no_rows(url: str, place: st
 @pytest.mark.parametrize(
     ("engine", "worker", "uses"),
     [
+        ({"ledger": "memory://other"}, {"ledger": "memory://one"}, "ledger "),
         ({"ledger": "memory://other"}, {}, "ledger "),
-        ({}, {"ledger": "memory://other"}, "ledger "),
-        ({"ledger": "none"}, {}, "no ledger"),
+        ({"ledger": "none"}, {"ledger": "memory://one"}, "no ledger"),
     ],
-    ids=["other ledger of engine", "other ledger of worker", "engine without ledger"],
+    ids=["other ledger", "worker without ledger", "engine without ledger"],
 )
 def test_task_fails_if_engine_and_worker_use_different_ledgers(
     url: str, engine: dict[str, str], worker: dict[str, str], uses: str
@@ -89,8 +89,7 @@ def test_task_fails_if_engine_and_worker_use_different_ledgers(
         run(url, **engine)
 
 
-def test_flow_runs_without_a_ledger(tmp_path: Path) -> None:
-    url = f"filesystem://{tmp_path}/broker"
+def test_flow_runs_without_a_ledger(url: str) -> None:
     with worker_in_thread(url, tasks, ledger="none"):
         loaded = engines.load(
             flow(), store={"x": 1, "y": 2}, engine="worker-based", url=url, ledger="none"
@@ -115,6 +114,39 @@ def test_engine_and_worker_read_ledger_from_environment(
     monkeypatch.setenv("WBENGINE_LEDGER", "nowhere")
     with pytest.raises(ValueError, match="'nowhere'"):
         run(url)
+
+
+def test_broker_with_rows_uses_only_its_own_ledger(
+    redis_url: Any, postgresql_url: str, mariadb_url: str, tmp_path: Path
+) -> None:
+    (tmp_path / "link").symlink_to(tmp_path)
+    places = {
+        "memory://m": "memory://m",
+        f"filesystem://{tmp_path}": f"dir://{tmp_path}/link",
+        f"{redis_url}?prefix=p": f"{redis_url}?prefix=p",
+        postgresql_url: postgresql_url,
+        mariadb_url: mariadb_url,
+    }
+    for url, own in places.items():
+        for place in (*places.values(), f"sqlite:///{tmp_path}/l.db", "none", str(redis_url)):
+            for make in (
+                lambda url, place: executors.WorkerTaskExecutor("e", "x", url=url, ledger=place),
+                lambda url, place: workers.Worker("x", "t", [tasks], url=url, ledger=place),
+            ):
+                if place == own:
+                    make(url, place)
+                    continue
+                words = "uses only its own ledger, got .*: omit the ledger. .*postgresql://"
+                with pytest.raises(ValueError, match=words) as caught:
+                    make(url, place)
+                assert place.partition("?")[0].rpartition("@")[2] in str(caught.value)
+                assert "@" not in str(caught.value)
+
+
+def test_flow_runs_with_ledger_at_the_place_of_its_broker(tmp_path: Path) -> None:
+    url, place = f"filesystem://{tmp_path}/broker", f"dir://{tmp_path}/broker"
+    with worker_in_thread(url, tasks, ledger=place):
+        assert run(url) == 6
 
 
 @pytest.mark.parametrize(

@@ -269,9 +269,11 @@ def test_unsigned_messages_are_accepted_until_time_in_key_file(
         assert engine.storage.fetch("seen") == 5
 
 
-def test_unsigned_result_in_ledger_is_refused(tmp_path: Path, files: Files) -> None:
+def test_unsigned_result_in_ledger_is_refused(
+    tmp_path: Path, rowless_url: str, files: Files
+) -> None:
     """A writer of the ledger could otherwise forge the result of any task."""
-    url, ledger = f"memory://{tmp_path.name}", f"sqlite:///{tmp_path}/ledger.db"
+    url, ledger = rowless_url, f"sqlite:///{tmp_path}/ledger.db"
     executor = WorkerTaskExecutor(
         "victim", "default", url=url, ledger=ledger, keys=files.of(keys.ENGINE)
     )

@@ -189,8 +189,6 @@ def lose_reply(
 def test_request_opened_without_reply_is_published_once(
     database: Database, proxy: tcp_proxy.Proxy, proxied: str
 ) -> None:
-    openings = database.ledger.openings(database.place)
-    assert openings is not None
     headers = {"wbe-ledger": database.ledger.digest, "wbe-epoch": 1}
     rows = [_base.Opening("a", 1)]
     frames = [Frame("", "q", 0, _encoding.label(b"a?", headers, "a"))]
@@ -199,10 +197,10 @@ def test_request_opened_without_reply_is_published_once(
     lose_reply(
         proxy,
         engine,
-        lambda: openings.open_and_publish(engine, rows, frames),
+        lambda: engine.open_and_publish(rows, frames),
         lambda: database.ledger.state("a"),
     )
-    assert openings.open_and_publish(database.open(), rows, frames) == [1]
+    assert database.open().open_and_publish(rows, frames) == [1]
     (message,) = take(database.open("w"))
     assert message.claim.granted and message.data == b"a?"
 
@@ -274,9 +272,7 @@ def test_terminated_session_changes_nothing(database: Database) -> None:
     before = database.ask("SELECT * FROM wbe_messages"), database.ledger.state("a")
     calls: list[Callable[[SQLBroker], Any]] = [
         lambda broker: broker.finish(finish(message)),
-        lambda broker: broker.open_and_publish(
-            [("b", 1, False, "", 0)], [Frame("", "q", 0, b"b?")]
-        ),
+        lambda broker: broker.open_and_publish([_base.Opening("b", 1)], [Frame("", "q", 0, b"b?")]),
         lambda broker: broker.requeue(message),
         lambda broker: broker.settle_many([message]),
         lambda broker: broker.refuse(message),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.brokers import broker_url
 from tests.support.engine_threads import Running
 from tests.support.waiting import until
 from tests.support.workers import worker_in_thread
@@ -29,20 +31,24 @@ def ship(code: str) -> type[task.Task]:
     return type("Ship", (task.Task,), body)
 
 
-@pytest.mark.parametrize("ledger", [None, "none"])
+@pytest.mark.parametrize("broker", ["memory", "rowless"])
 def test_request_with_new_arguments_waits_for_worker_with_new_code(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, ledger: str | None
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    broker: str,
 ) -> None:
     monkeypatch.setattr(heartbeat, "PERIOD_SECONDS", 0.5)
     CALLS.clear()
-    url = f"memory://worker-code-{ledger}"
+    url = broker_url(broker, request, tmp_path)
     new = ship("new")
     inputs = {"order": 7, "carrier": "mail"}
-    options: dict[str, Any] = {"engine": "worker-based", "url": url, "ledger": ledger}
-    with worker_in_thread(url, ship("old"), ledger=ledger, name="old"):
+    options: dict[str, Any] = {"engine": "worker-based", "url": url}
+    with worker_in_thread(url, ship("old"), name="old"):
         engine = engines.load(linear_flow.Flow("orders").add(new("ship")), inputs=inputs, **options)
         with Running(engine):
             until(lambda: "does not accept the arguments" in caplog.text)
-            with worker_in_thread(url, new, ledger=ledger, name="new"):
+            with worker_in_thread(url, new, name="new"):
                 until(lambda: engine.storage.get_flow_state() == "SUCCESS")
     assert CALLS == ["new"]

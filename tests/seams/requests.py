@@ -1,8 +1,8 @@
 """Requests with rows: connections of engines and workers to a broker and a ledger.
 
-`Requests` has the operations of both. If the ledger is in the broker, one step of the broker claims
-rows as it takes messages, stores results as it publishes replies, and opens rows with their
-requests. Otherwise these are two steps, as in engines and workers.
+`Requests` has the operations of both. One step of the broker claims rows as it takes messages,
+stores results as it publishes replies, and opens rows with their requests. With another ledger,
+these are two steps, as with RabbitMQ.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from wbengine.transports import (
 
 __all__ = [
     "ANSWERS",
-    "CLAIMING",
     "KINDS",
     "QUEUE",
     "Claim",
+    "Fence",
     "Requests",
     "Row",
     "Taken",
@@ -42,10 +42,9 @@ __all__ = [
 
 #: Brokers with their ledgers.
 KINDS: Final = ("memory", "filesystem", "redis", "postgresql", "mysql")
-#: Those that claim rows as they take messages.
-CLAIMING: Final = KINDS[1:]
 
 Claim = _base.Claim
+Fence = _base.Fence
 Row = _base.Row
 
 #: Default queues of requests and of replies.
@@ -77,9 +76,12 @@ class Requests:
         assert opened is not None
         self.name = name
         self.ledger: _base.Ledger = opened
-        #: Whether takes claim rows.
-        self.claims_in_takes = bool(name) and ledgers.attach_claims(opened, target, name)
-        self._openings = opened.openings(target.place)
+        #: Whether the broker has the rows.
+        self.in_broker = ledger is None
+        if self.in_broker:
+            target.rows.ledger, target.rows.holder = opened, name
+        if name:
+            opened.renew(name)
         self.broker: Any = target.open()
         for queue in (QUEUE, ANSWERS):
             self.broker.declare_queue(queue)
@@ -90,27 +92,21 @@ class Requests:
 
     # Engines.
 
-    @property
-    def opens_in_one_step(self) -> bool:
-        return self._openings is not None
-
     def open(self, *rows: tuple[str, int], **message: Any) -> list[int]:
         """Open rows (id, epoch) and publish their requests; return the number of their queues."""
-        if self._openings is None:
+        if not self.in_broker:
             self.ledger.open_many(rows)
             return self.publish(*rows, **message)
-        opened = [_base.Opening(*row) for row in rows]
-        return self.open_again(opened, **message)
+        return self.open_again([_base.Opening(*row) for row in rows], **message)
 
-    def opening(self, id: str, epoch: int = 1) -> Any:
+    def opening(self, id: str, epoch: int = 1, fence: _base.Fence = _base.NO_FENCE) -> Any:
         """Return the row for `open_again`."""
-        return _base.Opening(id, epoch)
+        return _base.Opening(id, epoch, fence)
 
     def open_again(self, opened: Sequence[Any], **message: Any) -> list[int]:
         """Open rows and publish their requests in one step, perhaps after one without a reply."""
-        assert self._openings is not None
         messages = [self._request(row.id, row.epoch, **message) for row in opened]
-        return list(self._openings.open_and_publish(self.broker, opened, messages))
+        return list(self.broker.open_and_publish(opened, messages))
 
     def publish(self, *rows: tuple[str, int], **message: Any) -> list[int]:
         """Publish the requests of rows (id, epoch)."""
@@ -166,7 +162,7 @@ class Requests:
     # Workers.
 
     def receive(self, queue: str = QUEUE, limit: int = 10) -> list[Taken]:
-        """Take messages. Their rows are claimed only if `claims_in_takes`."""
+        """Take messages, and as a worker claim the rows of requests."""
         deliveries = self._take(queue, limit)
         self.broker.fetch(deliveries)
         return [each for delivery in deliveries for each in self._taken(delivery)]
@@ -198,7 +194,7 @@ class Requests:
         )
 
     def take(self, queue: str = QUEUE, limit: int = 10) -> list[Taken]:
-        """Take requests, and claim the rows that the takes did not claim."""
+        """Take requests, and claim rows that became claimable after the take."""
         messages = self.receive(queue, limit)
         for message in messages:
             if message.claim is None:
@@ -212,7 +208,7 @@ class Requests:
         :returns: for each whether the row belonged to this worker, or did not exist.
         """
         batch = self.batch(*done, **reply)
-        if self.claims_in_takes:
+        if self.in_broker:
             return list(self.broker.finish(batch, order))
         owned = [self._store(each.id, each.epoch, each.reply) for each in batch]
         sent = [each.reply for each, is_owned in zip(batch, owned, strict=True) if is_owned]
@@ -259,7 +255,7 @@ class Requests:
         self.broker.refuse(message.delivery)
 
     def _unclaim(self, message: Taken) -> None:
-        if not self.claims_in_takes and message.claim is not None and message.claim.granted:
+        if not self.in_broker and message.claim is not None and message.claim.granted:
             self.ledger.release(message.id, message.epoch, self.name)
 
     def discard(self, message: Taken) -> None:

@@ -394,8 +394,7 @@ class Tracker:
         """
         entry = effect.request._entry
         assert self._ledger is not None
-        open = self._ledger.open if effect.epoch == 1 else self._ledger.offer
-        open(entry.id, effect.epoch)
+        self._ledger.open(entry.id, effect.epoch)
         self.opened(effect)
 
     def opened(self, effect: Publish) -> None:

@@ -51,7 +51,7 @@ class Engine(Process):
         self.asked: tuple[Any, Any, Any] | None = None
         #: Requests whose rows are created together with publishing, and effects that wait for that.
         self.opening: set[str] = set()
-        self.made: set[str] = set()
+        self.made: set[tuple[str, int]] = set()
         self.postponed: list[Any] = []
         #: Time at which another executor last listened under this name.
         self.shared = -math.inf
@@ -480,8 +480,8 @@ class Engine(Process):
             how, self.doubtful = self.doubtful, ""
             routed = True
             # the server deduplicates repeated calls of a session
-            if how != "lost" and request.id not in self.made:
-                self.made.add(request.id)
+            if how != "lost" and (request.id, effect.epoch) not in self.made:
+                self.made.add((request.id, effect.epoch))
                 self.line.ledger.open(request.id, effect.epoch)
                 routed = self.world.broker.publish(effect.message, self.world.now)
             if how:
@@ -491,7 +491,7 @@ class Engine(Process):
             self.look(request)
             return routed
 
-        if self.world.setting.one_step and effect.epoch == 1 and not request.opened:
+        if self.world.setting.one_step and not request.opened:
             self.post(Letter(effect.message, begun, unrouted=unrouted, write=write))
             return
         steps = (wanted, opened) if self.line is not None else (wanted,)

@@ -55,9 +55,6 @@ class Line(ledgers.Ledger):
     def _open(self, rows: Sequence[ledgers.FencedRow[int]]) -> None:
         self._call(self.ledger.open_many, rows)
 
-    def _offer(self, rows: Sequence[ledgers.FencedRow[int]]) -> None:
-        self._call(self.ledger.offer_many, rows)
-
     def _claim(self, id: str, epoch: int, holder: str) -> ledgers.Claim:
         return self._call(self.ledger.claim, id, epoch, holder)
 

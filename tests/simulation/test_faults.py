@@ -217,7 +217,7 @@ def die_before_publishing(world: World, engine: Engine) -> None:
     world.end(engine)
 
 
-# Flows without a store: the row and the message of a request are written in one step.
+# Brokers with rows: the row and the message of a request are written in one step.
 
 
 @pytest.mark.parametrize("what", ["kept", "lost"])

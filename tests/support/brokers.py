@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import functools
+import importlib
 import itertools
 import json
 import shutil
@@ -404,13 +405,21 @@ def rabbitmq_server(broker_servers: Brokers) -> Broker:
 def broker_url(kind: str, request: pytest.FixtureRequest, folder: Path) -> str:
     """Return the URL of a broker of this kind that only one test uses.
 
-    `memory` and `filesystem` are private to the folder.
+    `memory`, `filesystem` and `rowless` (see `rowless_url`) are private to the folder.
     """
     if kind == "memory":
         return f"memory://{folder.name}"
     if kind == "filesystem":
         return f"filesystem://{folder / 'broker'}"
     return str(request.getfixturevalue(f"{kind}_url"))
+
+
+@pytest.fixture
+def rowless_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return the URL of a broker in this process without rows of requests."""
+    kinds = importlib.import_module("wbengine.transports._kinds")
+    monkeypatch.setitem(kinds.KINDS, "rowless", "tests.support.rowless:KIND")
+    return f"rowless://{tmp_path.name}"
 
 
 @pytest.fixture

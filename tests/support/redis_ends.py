@@ -113,7 +113,7 @@ class Taker:
         self.target = resolve(str(url), None, {"dead_after": 600}, exchange=exchange)
         self.ledger = ledgers.for_target(self.target, **ledger)
         assert isinstance(self.ledger, _redis.RedisLedger)
-        self.fused = ledgers.attach_claims(self.ledger, self.target, holder)
+        self.target.rows.ledger, self.target.rows.holder = self.ledger, holder
         self.connection = transports.OwnConnection(self.target)
         self.channel = self.connection.channel()
         transports.declare(self.channel, "q", "k")

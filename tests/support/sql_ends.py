@@ -47,9 +47,9 @@ class Database:
     def open(self, holder: str = "", url: str = "") -> SQLBroker:
         """Connect as this worker, or as an engine, with the queues `q` and `answers`."""
         target = resolve(url or self.url, None, {"dead_after": DEAD_AFTER_SECONDS})
+        target.rows.ledger, target.rows.holder = self.ledger, holder
         if holder:
-            ledgers.attach_claims(self.ledger, target, holder)
-            target.options.setdefault("claims", self.ledger.claims(self.place, holder))
+            self.ledger.renew(holder)
         broker = target.open()
         assert isinstance(broker, SQLBroker)
         self.stack.callback(broker.close)

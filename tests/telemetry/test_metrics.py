@@ -173,12 +173,12 @@ def test_worker_counts_tasks_that_run_in_its_children(tmp_path: Path) -> None:
 
 
 def test_failure_is_counted_once_by_worker_or_engine(
-    tmp_path: Path, registry: CollectorRegistry
+    tmp_path: Path, rowless_url: str, registry: CollectorRegistry
 ) -> None:
     """The worker counts a task whose child process died; the engine counts a task that no worker
     accepts.
     """
-    place, other = f"memory://{uuid.uuid4().hex}", CollectorRegistry()
+    place, other = rowless_url, CollectorRegistry()
     observer = metrics.WorkerObserver(other)
     options: dict[str, Any] = {"observers": [observer], "processes_count": 1}
     elsewhere = {"ledger": f"dir://{tmp_path}"}  # not the ledger of the worker

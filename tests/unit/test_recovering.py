@@ -211,14 +211,14 @@ def test_executor_names_the_ledgers_of_earlier_runs(used: dict[str, str], reason
 
 
 @pytest.mark.parametrize(
-    ("place", "shown"),
+    ("url", "place", "shown"),
     [
-        ("redis://me:secret@host:1/2", "the ledger redis://host:1/2"),
-        ("dir:///tmp/rows", "the ledger dir:///tmp/rows"),
-        ("none", "no ledger with the broker memory://here"),
-        (None, "the ledger of the broker memory://here"),
+        ("amqp://here", "redis://me:secret@host:1/2", "the ledger redis://host:1/2"),
+        ("amqp://here", "dir:///tmp/rows", "the ledger dir:///tmp/rows"),
+        ("amqp://here", "none", "no ledger with the broker amqp://here"),
+        ("memory://here", None, "the ledger of the broker memory://here"),
     ],
 )
-def test_place_of_ledger_is_shown_without_password(place: str | None, shown: str) -> None:
-    made = executor.WorkerTaskExecutor("one", "default", url="memory://here", ledger=place)
+def test_place_of_ledger_is_shown_without_password(url: str, place: str | None, shown: str) -> None:
+    made = executor.WorkerTaskExecutor("one", "default", url=url, ledger=place)
     assert made.ledger_place == shown

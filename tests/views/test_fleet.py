@@ -267,7 +267,7 @@ def test_closed_fleet_leaves_nothing_on_the_broker(
 ) -> None:
     url = request.getfixturevalue(f"{kind}_url")
     with (
-        worker_in_thread(str(url), tasks, ledger="memory://fleet"),
+        worker_in_thread(str(url), tasks),
         fleets.Fleet(url=str(url)) as looking,
     ):
         assert looking.workers(least=1, wait=30)

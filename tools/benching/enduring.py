@@ -20,6 +20,7 @@ from tests.support import servers
 from wbengine.engines.worker_based import ledger as ledgers
 from wbengine.transports import _encoding, resolve
 from wbengine.transports._broker import Finish, Frame
+from wbengine.transports._rows import Opening
 
 #: Maximum number of requests of an engine that are not finished.
 IN_FLIGHT = 500
@@ -48,6 +49,7 @@ def engine(url: str, name: str, wanted: int, backlog: int, done: Any, may_take: 
     target = resolve(url)
     ledger = ledgers.for_target(target)
     assert ledger is not None
+    target.rows.ledger = ledger
     with target.open() as broker:
         broker.declare_queue("requests")
         broker.declare_queue(name, owned=True)
@@ -67,7 +69,7 @@ def engine(url: str, name: str, wanted: int, backlog: int, done: Any, may_take: 
                     Frame("", "requests", 0, _encoding.label(id.encode() + b" ", headers, id), body)
                     for id in ids
                 ]
-                broker.open_and_publish([(id, 1, False, "", 0) for id in ids], frames)
+                broker.open_and_publish([Opening(id, 1) for id in ids], frames)
                 sent += count
                 broker.refresh()
             may_take.set()
@@ -89,8 +91,9 @@ def worker(url: str, name: str, may_take: Sequence[Event], has_ended: Event) -> 
     """Take requests and finish them, unless an engine fills the queue."""
     target = resolve(url)
     ledger = ledgers.for_target(target, "worker")
-    ledgers.attach_claims(ledger, target, name)
     assert ledger is not None
+    ledger.renew(name)
+    target.rows.ledger, target.rows.holder = ledger, name
     with target.open() as broker:
         broker.declare_queue("requests")
         broker.watch("requests")

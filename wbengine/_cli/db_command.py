@@ -62,10 +62,12 @@ def create(context: contexts.Context, worker_role: str | None) -> None:
     if broker.system in ("postgresql", "mysql"):
         fleets.check(settings, vars(settings))  # The first connection creates the tables.
         created["queues"] = broker.shown
-    if settings.ledger not in (None, "none"):
-        ledgers = object_names.load("wbengine.engines.worker_based.ledger")
-        ledgers.open_ledger(settings.ledger).close()
-        created["ledger"] = ledgers.shown(settings.ledger, broker)
+    ledgers = object_names.load("wbengine.engines.worker_based.ledger")
+    with settings.failing("ledger", ValueError, ImportError):
+        place = ledgers.check_for(settings.ledger, broker)
+    if place not in (None, "none"):
+        ledgers.open_ledger(place).close()
+        created["ledger"] = ledgers.shown(place, broker)
     if worker_role is not None:
         rights = object_names.load("wbengine.transports._postgresql_rights")
         rights.grant_to_worker(broker.place, worker_role)

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from wbengine._sql import dialects
 from wbengine._text import data_formats
 
-__all__ = ["CLAIMED", "DONE", "OPEN", "create", "exist"]
+__all__ = ["CLAIMED", "DONE", "OPEN", "create", "exist", "replacing_open_rows"]
 
 #: Values of `state`.
 OPEN: Final = 0
@@ -54,6 +54,22 @@ sa.Table(
     **dialects.TABLE,
 )
 _TABLES: Final = ("wbe_ledger", "wbe_ledger_holders", "wbe_ledger_about")
+
+
+def replacing_open_rows(dialect: str) -> str:
+    """Return the end of an INSERT of OPEN rows, which replaces OPEN rows with lower epochs."""
+    if dialect != dialects.MYSQL:
+        return (
+            "ON CONFLICT (id) DO UPDATE SET epoch = excluded.epoch, changed = excluded.changed"
+            f" WHERE wbe_ledger.state = {OPEN} AND wbe_ledger.epoch < excluded.epoch"
+        )
+    is_lower = f"wbe_ledger.state = {OPEN} AND wbe_ledger.epoch < VALUES(epoch)"
+    # MySQL assigns in this order: the last assignment changes the condition.
+    assignments = [
+        f"{name} = IF({is_lower}, VALUES({name}), wbe_ledger.{name})"
+        for name in ("changed", "epoch")
+    ]
+    return f"ON DUPLICATE KEY UPDATE {', '.join(assignments)}"
 
 
 def exist(connection: sa.Connection) -> bool:

@@ -53,7 +53,7 @@ def open_ledger(place: str | None, target: transports.Target) -> Iterator[_base.
     :raises ImportError: if a required package is not installed.
     :raises LedgerFailure, TransportFailure: if the ledger cannot be used.
     """
-    ledger = ledgers.choose(ledgers.check_place(place), target, result_ttl=None)
+    ledger = ledgers.choose(ledgers.check_for(place, target), target, result_ttl=None)
     if ledger is None:
         yield None
         return

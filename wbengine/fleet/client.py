@@ -180,7 +180,7 @@ class Fleet:
             url=url,
             transport=transport,
             transport_options=transport_options,
-            ledger="none",
+            opens_ledger=False,
             keys=keys,
         )
         # Whether all workers had time to report.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from wbengine._calls import invocation
 from wbengine._introspection import object_names
 from wbengine.engines.worker_based import protocol as pr
+from wbengine.transports import _encoding
 from wbengine.types import failure as ft
 
 if TYPE_CHECKING:
@@ -144,7 +145,7 @@ class Gate:
         )
 
     def _read(self, data: bytes) -> tuple[str, str | None, str | None]:
-        head, _, body = data.partition(b"\n")
+        head, _, body = _encoding.split(data)[1].partition(b"\n")
         properties = json.loads(head)["properties"]
         kind, id = str(properties.get("type")), str(properties.get("correlation_id"))
         state = None

@@ -24,6 +24,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from wbengine import exceptions
 from wbengine._logs.repeated_messages import RareWarnings
 from wbengine.transports import _encoding
+from wbengine.transports._rows import Opening
 
 LOG = logging.getLogger(__name__)
 
@@ -128,7 +129,7 @@ class Delivery:
 
 
 class Finish(NamedTuple):
-    """A request to finish that was claimed with its message.
+    """A request to finish.
 
     The `reply` is stored in the row (`id`, `epoch`) and published, and `delivery` is acknowledged.
     """
@@ -258,6 +259,18 @@ class Broker(abc.ABC):
         :raises TransportFailure: if a message cannot be written (no space, no permission).
         """
 
+    def open_and_publish(self, rows: Sequence[Opening], frames: Sequence[Frame]) -> Sequence[int]:
+        """Open a row for each message, as `Ledger.open` does, and publish all, in one step.
+
+        After a call without a reply, call this again for all requests that are still needed, first
+        for those of the failed call. Parts that succeeded are not repeated. Nothing is done for a
+        run below its fence. Only brokers whose kind `has_rows` need it. Not thread-safe.
+
+        :returns: the number of queues of each message.
+        :raises TransportFailure: if nothing was done.
+        """
+        raise NotImplementedError
+
     def finish(self, batch: Sequence[Finish], order: Order | None = None) -> Sequence[bool]:
         """Finish requests of any consumers and, with an `order`, take messages, in one step.
 
@@ -282,7 +295,7 @@ class Broker(abc.ABC):
     ) -> tuple[Sequence[bool], Sequence[Delivery]]:
         """Implement `finish`; return also the messages taken for `take_order`, unless None.
 
-        Only brokers that claim requests with their messages need it.
+        Only brokers whose kind `has_rows` need it.
 
         :raises TransportFailure: if nothing was done.
         """

@@ -19,7 +19,7 @@ import secrets
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 from wbengine import exceptions
 from wbengine._introspection import object_names
@@ -34,15 +34,13 @@ from wbengine.transports._broker import (
     batches_of,
 )
 from wbengine.transports._folder import FREE, MAX_TAKES
+from wbengine.transports._rows import Opening, RowAccess
 
 __all__ = ["FileBroker"]
 
 LOG = logging.getLogger("wbengine.transports._filesystem")
 
 _T = TypeVar("_T")
-
-#: Epoch, state, holder and result of a request; None: it has no row.
-Row = tuple[int, int, str | None, bytes | None] | None
 
 #: Time after which an unused queue is deleted with its messages.
 STALE_AFTER_SECONDS: Final = 7 * 24 * 3600.0
@@ -94,27 +92,6 @@ _UNCLAIM: Final = (
 )
 
 
-class FolderClaims(Protocol):
-    """Claims of requests in the ledger of the same file.
-
-    A take claims rows in one statement, and reads them in the next one. If a row was dropped in
-    between, the message has the claim that the second statement finds, and its request is not run.
-    """
-
-    holder: str
-    digest: str
-
-    def set_claim(
-        self, delivery: Delivery, began: float, id: str, epoch: int, row: Row, granted: bool
-    ) -> None:
-        """Set the claim of a message.
-
-        :param began: monotonic time at which the message was taken.
-        :param row: row of the request.
-        :param granted: whether the row was claimed in the same step.
-        """
-
-
 class FileBroker(Broker):
     batch = 64
     labels = True
@@ -125,7 +102,7 @@ class FileBroker(Broker):
         folder_out: str,
         interval: float | None,
         inotify: bool = True,
-        claims: FolderClaims | None = None,
+        rows: RowAccess | None = None,
     ) -> None:
         super().__init__()
         self._lock = threading.Lock()
@@ -136,7 +113,7 @@ class FileBroker(Broker):
         self._holders = f"{self._in.root}/holders"
         self._fifos = _fifos.QueueFifos(f"{self._in.root}/bells", interval, inotify)
         self._routes = _read_routes(self._out)
-        self._claims = claims
+        self._rows = rows or RowAccess()
         self._liveness_file: _files.LivenessFile | None = None
         self._base = 0
         self._take_numbers = itertools.count()
@@ -238,35 +215,30 @@ class FileBroker(Broker):
             self._notify(routes)
             return [bool(queues) for queues in routes]
 
+    def open_and_publish(self, rows: Sequence[Opening], frames: Sequence[Frame]) -> list[int]:
+        self._out.check_room(exceptions.TransportFailure)
+        _, routes = self._insert(
+            "opened", [(row.id, row.epoch, *row.fence) for row in rows], frames
+        )
+        return [len(queues) for queues in routes]
+
     def _finish(
         self, batch: Sequence[Finish], take_order: None
     ) -> tuple[Sequence[bool], Sequence[Delivery]]:
         # An attempt that failed at a later request has finished the others.
         unfinished = [each for each in batch if not each.delivery.finished]
         finished = [True] * (len(batch) - len(unfinished))
+        finish_part = self._finish_part if self._in is self._out else self._finish_in_two_folders
         for part in batches_of(unfinished, lambda each: each.reply, _MAX_MESSAGES_PER_STATEMENT):
-            finished += self._finish_part(part)
+            finished += finish_part(part)
         return finished, ()
 
     def _finish_part(self, batch: Sequence[Finish]) -> list[bool]:
-        assert self._claims is not None
-        now = _folder.now()
-        places = ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"] * len(batch))
-        changed_rows = 0
-        while not changed_rows:
-            routing = self._routes
-            routes = [routing.find(each.reply.exchange, each.reply.routing_key) for each in batch]
-            if not all(routes) and self._is_changed(routing):
-                continue
-            values: list[Any] = []
-            for (id, epoch, delivery, frame), queues in zip(batch, routes, strict=True):
-                token = delivery.token or _REQUEUED
-                values += (id, epoch, self._claims.holder, *token[:2], routing.version)
-                values += (json.dumps(queues), 9 - frame.priority, now, frame.head + frame.body)
-            changed_rows = self._out.write_through(f"INSERT INTO ended VALUES {places}", values)
-            if not changed_rows and not self._is_changed(routing):
-                break
-        self._notify(routes)
+        ends = [
+            (each.id, each.epoch, self._rows.holder, *(each.delivery.token or _REQUEUED)[:2])
+            for each in batch
+        ]
+        changed_rows, routes = self._insert("ended", ends, [each.reply for each in batch])
         for each in batch:
             each.delivery.token, each.delivery.finished = None, True
         # Each reply changes its row, adds a message to each queue, and deletes its request.
@@ -274,6 +246,47 @@ class FileBroker(Broker):
             return [True] * len(batch)
         foreign_rows = self._rows_of_others([(each.id, each.epoch) for each in batch])
         return [(each.id, each.epoch) not in foreign_rows for each in batch]
+
+    def _insert(
+        self, view: str, rows: Sequence[tuple[Any, ...]], frames: Sequence[Frame]
+    ) -> tuple[int, list[Sequence[str]]]:
+        """Insert rows with messages into a view. Its trigger changes requests, and publishes.
+
+        :returns: the number of changed rows, and the queues of each message.
+        """
+        now, changed_rows = _folder.now(), 0
+        while not changed_rows:
+            routing = self._routes
+            routes = [routing.find(frame.exchange, frame.routing_key) for frame in frames]
+            if not all(routes) and self._is_changed(routing):
+                continue
+            values: list[Any] = []
+            for row, frame, queues in zip(rows, frames, routes, strict=True):
+                data = _encoding.split(frame.head)[1] + frame.body
+                values += (*row, routing.version, json.dumps(queues), 9 - frame.priority, now, data)
+            place = f"({', '.join('?' * (len(values) // len(rows)))})"
+            statement = f"INSERT INTO {view} VALUES {', '.join([place] * len(rows))}"
+            changed_rows = self._out.write_through(statement, values)
+            if not changed_rows and not self._is_changed(routing):
+                break
+        self._notify(routes)
+        return changed_rows, routes
+
+    def _finish_in_two_folders(self, batch: Sequence[Finish]) -> list[bool]:
+        """Store the results in the folder of the requests, then publish in the other one."""
+        for id, epoch, _, frame in batch:
+            self._in.write(
+                "UPDATE request SET state = 2, holder = NULL, result = ?, changed = ?"
+                " WHERE id = ? AND epoch = ? AND state = 1 AND holder = ?",
+                (frame.head + frame.body, _folder.now(), id, epoch, self._rows.holder),
+            )
+        foreign_rows = self._rows_of_others([(each.id, each.epoch) for each in batch])
+        is_own = [(each.id, each.epoch) not in foreign_rows for each in batch]
+        replies = [each.reply for each, own in zip(batch, is_own, strict=True) if own]
+        for _ in self.publish_many(replies):
+            pass
+        self.settle_many([each.delivery for each in batch])
+        return is_own
 
     def _rows_of_others(self, ended: Sequence[tuple[str, int]]) -> set[tuple[str, int]]:
         """Return those (id, epoch) whose row another process owns.
@@ -367,6 +380,11 @@ class FileBroker(Broker):
         return messages
 
     def _take(self, queue: str, max_messages: int) -> list[Delivery]:
+        """Take messages, and claim the rows of their requests.
+
+        The rows are claimed in one statement, and read in the next one. If a row was dropped in
+        between, the claim is that of the second statement, and the request is not run.
+        """
         began = time.monotonic()
         take_number = self._register() + next(self._take_numbers) % MAX_TAKES
         if not self._in.write(_TAKE, (take_number, _folder.now(), queue, max_messages)):
@@ -379,10 +397,10 @@ class FileBroker(Broker):
         messages = []
         for n, redelivered, data, id, epoch, *row, granted, _ in rows:
             delivery = Delivery(queue, (n, take_number, id), data, bool(redelivered))
-            if id is not None and self._claims is not None:
-                stored_row = None if row[0] is None else (row[0], row[1], row[2], row[3])
+            if id is not None and self._rows.holder:
                 delivery.label = b"!%b %d " % (id.encode(), epoch)
-                self._claims.set_claim(delivery, began, id, epoch, stored_row, bool(granted))
+                delivery.taken_at = began
+                delivery.claim = self._rows.claim(id, epoch, row, bool(granted))
             messages.append(delivery)
         if rows and rows[0][-1]:  # More messages wait; another consumer may have capacity.
             self._nonempty.add(queue)
@@ -466,7 +484,7 @@ class FileBroker(Broker):
                 if not self._base:
                     base = (1 << 61) + secrets.randbits(39) * MAX_TAKES
                     self._liveness_file = _files.LivenessFile(self._holders, f"{base:x}")
-                    worker = None if self._claims is None else self._claims.holder
+                    worker = self._rows.holder or None
                     self._in.write("INSERT INTO connection VALUES (?, ?)", (base, worker))
                     self._base = base
         return self._base

@@ -133,6 +133,22 @@ CREATE TRIGGER booted AFTER UPDATE OF boot ON about BEGIN
 END;
 """
 
+#: Opens rows and publishes their requests. Each connection creates it.
+_OPENED: Final = """
+CREATE TEMP VIEW opened AS SELECT NULL AS id, NULL AS epoch, NULL AS fence, NULL AS run,
+  NULL AS routes, NULL AS queues, NULL AS place, NULL AS at, NULL AS data;
+CREATE TEMP TRIGGER opening INSTEAD OF INSERT ON opened
+WHEN NEW.routes = (SELECT routes FROM about)
+  AND NOT EXISTS (SELECT 1 FROM request WHERE id = NEW.fence AND epoch > NEW.run) BEGIN
+  INSERT INTO request(id, epoch, state, changed) VALUES (NEW.id, NEW.epoch, 0, NEW.at)
+  ON CONFLICT DO UPDATE SET epoch = excluded.epoch, changed = excluded.changed
+  WHERE state = 0 AND epoch < excluded.epoch;
+  INSERT INTO message(queue, place, at, id, epoch, data)
+  SELECT name, NEW.place, NEW.at, NEW.id, NEW.epoch, NEW.data
+  FROM json_each(NEW.queues) JOIN queue ON name = json_each.value;
+END;
+"""
+
 
 class Folder:
     """Open database of one folder in this process. Thread-safe.
@@ -317,6 +333,7 @@ class Folder:
                 connection.execute("PRAGMA secure_delete = OFF")
                 connection.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
                 self._run_when_free(connection, lambda it: self._check_format(it, is_checkpointed))
+                self._run_when_free(connection, lambda it: it.executescript(_OPENED))
                 if is_checkpointed:  # A crash after this leaves the log.
                     os.fsync(folder)
             except BaseException:

@@ -36,6 +36,7 @@ class FolderKind(BrokerKind):
     options = FolderOptions
     is_local = True
     ledger = "wbengine.engines.worker_based.ledger._directory:of_broker"
+    has_rows = True
     diagnosis = "wbengine.diagnosis._folder_checks"
 
     def resolve(
@@ -65,7 +66,7 @@ class FolderKind(BrokerKind):
             *self.place(target),
             settings.get("polling_interval"),
             settings.get("inotify", True),
-            settings.get("claims"),
+            target.rows,
         )
         return broker
 

@@ -17,6 +17,7 @@ from wbengine._concurrency import eventlet
 from wbengine._configuration import default_broker, named_options, plugins, server_urls
 from wbengine._introspection import object_names
 from wbengine.transports._broker import Broker
+from wbengine.transports._rows import RowAccess
 
 #: Entry point group of transports.
 GROUP: Final = "wbengine.transports"
@@ -111,6 +112,9 @@ class TransportKind(abc.ABC):
     #: Name of a function (target, role, result_ttl) that opens the ledger of a broker; None: it has
     #: none.
     ledger: ClassVar[str | None] = None
+    #: Whether a `Broker` opens, claims and finishes the rows of its ledger in the steps in which it
+    #: publishes, takes and deletes the messages of requests. Such a broker uses no other ledger.
+    has_rows: ClassVar[bool] = False
     #: Name of a module with checks of `wbengine doctor`: `check(place)` yields findings, and
     #: `fix(reason, target)` returns how to reach an unreachable broker, or None.
     diagnosis: ClassVar[str | None] = None
@@ -178,8 +182,7 @@ class BrokerKind(TransportKind):
     def open(self, target: Target) -> Broker:
         """Connect.
 
-        The option `claims` of the target is the result of `Ledger.claims`, with which the broker
-        claims rows as it takes messages; it is missing if it should not claim.
+        If the kind `has_rows`, the connection changes rows as `target.rows` describes.
 
         :raises TransportFailure, OSError: if the broker cannot be reached.
         """
@@ -213,7 +216,8 @@ class Target:
     """Resolved broker address.
 
     `transport` is the name of a transport of wbengine or of a plug-in; for transports of kombu, an
-    alias or class of kombu, or None, which leaves the choice to kombu.
+    alias or class of kombu, or None, which leaves the choice to kombu. The owner of the connections
+    sets `rows` before it connects, if the transport `has_rows`.
     """
 
     url: str | None
@@ -221,6 +225,7 @@ class Target:
     kind: TransportKind
     options: dict[str, Any] = field(default_factory=dict)
     retry: RetryOptions = RetryOptions()
+    rows: RowAccess = field(init=False, default_factory=RowAccess, compare=False)
 
     def open(self) -> Broker:
         """Connect to a broker with a transport that implements `Broker`.
@@ -259,6 +264,11 @@ class Target:
     def is_native(self) -> bool:
         """Whether the transport implements `Broker`; otherwise kombu connects."""
         return isinstance(self.kind, BrokerKind)
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether the broker changes rows of its ledger in the same steps as messages."""
+        return self.kind.has_rows
 
     @property
     def amqp(self) -> bool:

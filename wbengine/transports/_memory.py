@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,9 +20,10 @@ from wbengine import exceptions
 from wbengine._concurrency import conditions
 from wbengine._configuration import named_options
 from wbengine._introspection import object_names
-from wbengine.transports import _routing
-from wbengine.transports._broker import Broker, Delivery, Frame
+from wbengine.transports import _encoding, _routing
+from wbengine.transports._broker import Broker, Delivery, Finish, Frame
 from wbengine.transports._kinds import BrokerKind, Target, check_options
+from wbengine.transports._rows import ROW_DONE, Opening, RowAccess
 
 #: (9 - priority, sequence number, data, redelivered)
 _Entry = tuple[int, int, bytes, bool]
@@ -93,8 +95,11 @@ def _disconnect(target: Hub) -> None:
 
 
 class MemoryBroker(Broker):
-    def __init__(self, name: str) -> None:
+    labels = True
+
+    def __init__(self, name: str, rows: RowAccess | None = None) -> None:
         super().__init__()
+        self._rows = rows or RowAccess()
         self.hub = _connect(name)
         self._lock = self.hub.lock
         self._signal = conditions.Event()
@@ -171,9 +176,34 @@ class MemoryBroker(Broker):
 
     def publish_many(self, frames: Sequence[Frame]) -> Iterator[bool]:
         for frame in frames:
-            data = frame.head + frame.body
-            queues = self._route(frame.exchange, frame.routing_key)
-            yield sum(self.put(queue, frame.priority, data) for queue in queues) > 0
+            yield self._publish(frame) > 0
+
+    def _publish(self, frame: Frame) -> int:
+        data = frame.head + frame.body
+        queues = self._route(frame.exchange, frame.routing_key)
+        return sum(self.put(queue, frame.priority, data) for queue in queues)
+
+    def open_and_publish(self, rows: Sequence[Opening], frames: Sequence[Frame]) -> list[int]:
+        with self._lock:
+            self._rows.ledger.open_many([(row.id, row.epoch, row.fence) for row in rows])
+            return [self._publish(frame) for frame in frames]
+
+    def _finish(
+        self, batch: Sequence[Finish], take_order: None
+    ) -> tuple[Sequence[bool], Sequence[Delivery]]:
+        ledger, finished = self._rows.ledger, []
+        with self._lock:
+            for id, epoch, delivery, reply in batch:
+                is_own = ledger.finish(id, epoch, self._rows.holder, reply.head + reply.body)
+                if not is_own:
+                    row = ledger.state(id)
+                    is_own = row is None or (row.epoch, row.state) == (epoch, ROW_DONE)
+                if is_own:
+                    self._publish(reply)
+                finished.append(is_own)
+                if self._taken.get(delivery.token[1]) is delivery:
+                    del self._taken[delivery.token[1]]
+        return finished, ()
 
     def put(self, queue: str, priority: int, data: bytes) -> bool:
         """Append a message to a queue. Return False if the queue does not exist."""
@@ -218,11 +248,33 @@ class MemoryBroker(Broker):
                 with self._lock:
                     target = self.hub.queues.get(queue)
                     if target is not None and target.entries:
-                        entry = heapq.heappop(target.entries)
-                        delivery = Delivery(queue, entry, entry[2], entry[3])
-                        self._taken[entry[1]] = delivery
-                        return [(group, delivery)]
+                        return [(group, self._take(queue, heapq.heappop(target.entries)))]
         return []
+
+    def _take(self, queue: str, entry: _Entry) -> Delivery:
+        """Take a message, and claim the row of its request."""
+        _, number, data, redelivered = entry
+        label, data = _encoding.split(data)
+        delivery = self._taken[number] = Delivery(queue, entry, data, redelivered)
+        ledger, holder = self._rows.ledger, self._rows.holder
+        row = _encoding.row_of(label, ledger.digest) if holder and label else None
+        if row is not None:
+            ledger.renew(holder)
+            delivery.label, delivery.taken_at = label, time.monotonic()
+            delivery.claim = ledger.claim(*row, holder)
+        return delivery
+
+    def _unclaim(self, delivery: Delivery) -> None:
+        """Undo the claim of an undelivered message, so that its next consumer can claim the row."""
+        claim, delivery.claim = delivery.claim, None
+        if claim is not None and claim.granted:
+            id, epoch = delivery.label[1:].split(b" ")[:2]
+            self._rows.ledger.release(id.decode(), int(epoch), self._rows.holder)
+
+    def refuse(self, delivery: Delivery) -> None:
+        with self._lock:
+            self._unclaim(delivery)
+            self.settle_many((delivery,))
 
     def settle_many(self, deliveries: Sequence[Delivery]) -> bool:
         with self._lock:
@@ -234,13 +286,15 @@ class MemoryBroker(Broker):
         with self._lock:
             if self._taken.pop(number, None) is None:
                 return
+            if not delivered:
+                self._unclaim(delivery)
             target = self.hub.queues.get(delivery.queue)
             if target is not None:
                 self._push(target, (before, number, data, redelivered or delivered))
 
     def discard(self, delivery: Delivery, why: str) -> None:
         self.warn_discarded(delivery, why)
-        self.settle_many((delivery,))
+        self.refuse(delivery)
 
     def wait(self, timeout: float | None, queues: Sequence[str] = ()) -> None:
         self._signal.wait(timeout)
@@ -277,6 +331,7 @@ class MemoryKind(BrokerKind):
     options = MemoryOptions
     is_local = is_in_process = True
     ledger = "wbengine.engines.worker_based.ledger._memory:of_broker"
+    has_rows = True
 
     def resolve(
         self, url: str | None, transport: Any, options: dict[str, Any], exchange: str | None
@@ -288,7 +343,7 @@ class MemoryKind(BrokerKind):
         return hub_name(target.url)
 
     def open(self, target: Target) -> Broker:
-        return MemoryBroker(self.place(target))
+        return MemoryBroker(self.place(target), target.rows)
 
 
 def hub_name(url: str | None) -> str:

@@ -28,7 +28,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from wbengine._sql import dialects
-from wbengine._sql.request_tables import CLAIMED, DONE, OPEN
+from wbengine._sql.request_tables import CLAIMED, DONE, OPEN, replacing_open_rows
 from wbengine.transports._mysql_transaction import Transaction
 
 Values = Mapping[str, Any]
@@ -208,7 +208,7 @@ def _places(values: Values) -> Iterable[tuple[int, str, int]]:
 
 
 def OPEN_AND_PUBLISH(transaction: Transaction, values: Values) -> Rows:
-    """Open rows and publish their requests.
+    """Open rows, which replace OPEN rows with lower epochs, and publish their requests.
 
     Requests of runs below their fence are left out. The messages of rows that an earlier attempt
     tried to open are published only if this statement opens them.
@@ -222,13 +222,18 @@ def OPEN_AND_PUBLISH(transaction: Transaction, values: Values) -> Rows:
     if not new:
         return [(len(ids),)]
     if tried:
-        rows = "SELECT id FROM wbe_ledger WHERE id IN %(ids)s FOR UPDATE"
-        left_out |= {*_column(transaction.rows(rows, {"ids": sorted(tried)}))}
+        rows = "SELECT id, epoch, state FROM wbe_ledger WHERE id IN %(ids)s FOR UPDATE"
+        epochs_by_id = dict(new)
+        left_out |= {
+            id
+            for id, epoch, state in transaction.rows(rows, {"ids": sorted(tried)})
+            if state != OPEN or epoch >= epochs_by_id.get(id, 0)
+        }
     transaction.insert(
         "INSERT INTO wbe_ledger(id, epoch, state, changed) VALUES",
         f"(%(id)s, %(epoch)s, {OPEN}, {NOW})",
         [{"id": id, "epoch": epoch} for id, epoch in new],
-        "ON DUPLICATE KEY UPDATE id = VALUES(id)",
+        replacing_open_rows(dialects.MYSQL),
     )
     _publish(
         transaction,

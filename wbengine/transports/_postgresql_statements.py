@@ -24,7 +24,7 @@ from __future__ import annotations
 from typing import Final
 
 from wbengine._sql import dialects
-from wbengine._sql.request_tables import CLAIMED, DONE, OPEN
+from wbengine._sql.request_tables import CLAIMED, DONE, OPEN, replacing_open_rows
 
 NOW: Final = dialects.now(dialects.POSTGRESQL)
 
@@ -134,8 +134,9 @@ WITH sent AS (
   WHERE {_IF_ROUTED} ORDER BY m.number RETURNING 1)
 SELECT count(*) FROM sent"""
 
-#: Opens rows and publishes their requests, except those of runs below their fence. The messages of
-#: rows that an earlier attempt tried to open are published only if this statement opens them.
+#: Opens rows, which replace OPEN rows with lower epochs, and publishes their requests, except those
+#: of runs below their fence. The messages of rows that an earlier attempt tried to open are
+#: published only if this statement opens them.
 OPEN_AND_PUBLISH: Final = f"""
 WITH given AS MATERIALIZED (
   SELECT * FROM unnest(%(ids)s::text[], %(epochs)s::bigint[], %(tried)s::boolean[],
@@ -147,7 +148,8 @@ permitted AS MATERIALIZED (
     SELECT 1 FROM wbe_ledger f WHERE f.id = g.fence AND f.epoch > g.run)),
 opened AS (
   INSERT INTO wbe_ledger(id, epoch, state, changed)
-  SELECT id, epoch, {OPEN}, {NOW} FROM permitted ORDER BY id ON CONFLICT DO NOTHING RETURNING id),
+  SELECT DISTINCT ON (id) id, epoch, {OPEN}, {NOW} FROM permitted ORDER BY id, epoch DESC
+  {replacing_open_rows(dialects.POSTGRESQL)} RETURNING id),
 sent AS (
   INSERT INTO wbe_messages(queue, place, at, id, epoch, data)
   SELECT m.queue, m.place, {NOW}, g.id, g.epoch, g.data

@@ -20,7 +20,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from redis import exceptions as errors
 
@@ -31,9 +31,10 @@ from wbengine._text import data_formats
 from wbengine.backoff import Backoff
 from wbengine.transports import _encoding, _redis_link, _redis_scripts, _routing
 from wbengine.transports._broker import MAX_READY, Broker, Delivery, Finish, Frame
-from wbengine.transports._redis_link import LOST, Client, Link, Place
+from wbengine.transports._redis_link import LOST, Client, Place
 from wbengine.transports._redis_scripts import Routing, Take, TakenEntry
 from wbengine.transports._redis_wait import BlockingWait, WaitResult
+from wbengine.transports._rows import Opening, RowAccess
 
 __all__ = ["RedisBroker", "place"]
 
@@ -187,27 +188,6 @@ class Prefetched:
         return removed
 
 
-class RedisClaims(Protocol):
-    """Claims of requests in the ledger of the same Redis, which the scripts for requests make."""
-
-    holder: str
-    #: Milliseconds to keep results; '': no limit.
-    ttl: int | str
-
-    @property
-    def digest(self) -> str:
-        """Identifier of the ledger."""
-
-    def greet(self, link: Link) -> None:
-        """Prepare a new connection for claims."""
-
-    def read(self, claim: _redis_scripts.ClaimReply) -> Any:
-        """Convert the result of a claim for `Delivery.claim`."""
-
-    def restore(self) -> None:
-        """Check the identity of the ledger after a possible loss of data. Never raises."""
-
-
 class RedisBroker(Broker):
     """One connection to a part of a Redis.
 
@@ -221,19 +201,19 @@ class RedisBroker(Broker):
     def __init__(
         self,
         place: Place,
-        claims: RedisClaims | None = None,
+        rows: RowAccess | None = None,
         dead_after: float = _redis_scripts.DEAD_AFTER_SECONDS,
     ) -> None:
         super().__init__()
         self.place = place
-        greet = claims.greet if claims is not None else None
+        self._rows = rows or RowAccess()
+        greet = self._rows.ledger.greet if self._rows.holder else None
         self._client = Client(place, exceptions.TransportFailure, greet)
         self._run = self._client.run
         # Declarations to repeat, and the id of the data that contains the first one.
         self._data_id = ""
         self._queues: dict[str, bool] = {}
         self._bindings: dict[tuple[str, str, str], None] = {}
-        self._claims = claims
         self._dead_after = dead_after
         self._consumer_name = ""
         self._waiting = BlockingWait(
@@ -256,14 +236,14 @@ class RedisBroker(Broker):
         self._closed = False
 
     @classmethod
-    def reach(cls, place: Place, options: Mapping[str, Any]) -> RedisBroker:
+    def reach(cls, place: Place, rows: RowAccess, options: Mapping[str, Any]) -> RedisBroker:
         """Connect.
 
         :raises OSError: or another exception of `LOST`, if the server cannot be reached.
         :raises TransportFailure: if another release wrote the keys in a format that is not read.
         """
         dead_after = options.get("dead_after", _redis_scripts.DEAD_AFTER_SECONDS)
-        broker = cls(place, options.get("claims"), dead_after)
+        broker = cls(place, rows, dead_after)
         try:
             broker._reach()
         except BaseException:
@@ -328,10 +308,14 @@ class RedisBroker(Broker):
         """Publish messages in one step, with one round trip unless the routing has changed."""
         return map(bool, self.publish_with(_redis_scripts.publish, frames))
 
+    def open_and_publish(self, rows: Sequence[Opening], frames: Sequence[Frame]) -> Sequence[int]:
+        # Rows are opened in the session of the ledger, which outlives this connection.
+        counts: Sequence[int] = self._rows.ledger.open_and_publish(self.publish_with, rows, frames)
+        return counts
+
     def _finish(
         self, batch: Sequence[Finish], take_order: TakeOrder | None
     ) -> tuple[Sequence[bool], Sequence[Delivery]]:
-        assert self._claims is not None
         script = functools.partial(
             _redis_scripts.finish_requests,
             requests=[
@@ -340,8 +324,8 @@ class RedisBroker(Broker):
                 )
                 for id, epoch, delivery, _ in batch
             ],
-            holder=self._claims.holder,
-            ttl=self._claims.ttl,
+            holder=self._rows.holder,
+            ttl=self._rows.ledger.ttl,
             order=take_order and take_order.take,
         )
         counts, entries = self.publish_with(script, [each.reply for each in batch])
@@ -470,8 +454,8 @@ class RedisBroker(Broker):
         due = now >= self._next_report_at
         if due:
             self._next_report_at = now + _REPORT_SECONDS
-        claims = self._claims
-        holder, digest = (claims.holder, claims.digest) if claims is not None else ("", "")
+        holder = self._rows.holder
+        digest = self._rows.ledger.digest if holder else ""
         return Take(self._consumer_name, self._takes.begin(), holder, digest, due, groups)
 
     def _taken(self, take: Take, began: float, entry: TakenEntry) -> Delivery:
@@ -480,8 +464,8 @@ class RedisBroker(Broker):
         delivery = Delivery(entry.queue, token, data, entry.number.endswith("r"))
         if len(entry.number) > 32:
             delivery.body_location = re.split("[@&r]", entry.number)[1]
-        if entry.claim is not None and self._claims is not None:
-            delivery.claim, delivery.taken_at = self._claims.read(entry.claim), began
+        if entry.claim is not None:
+            delivery.claim, delivery.taken_at = self._rows.ledger.read(entry.claim), began
             delivery.label = label
         return delivery
 
@@ -519,10 +503,17 @@ class RedisBroker(Broker):
             time.sleep(_REDECLARE_BACKOFF.seconds(self._recent_losses))
         self._declared_at = time.monotonic()
         self._consumer_name = self._data_id = ""
-        if self._claims is not None:
-            self._claims.restore()
+        if self._rows.holder:
+            self._restore_ledger()
         self._next_report_at = 0.0
         self._redeclare()
+
+    def _restore_ledger(self) -> None:
+        """Restore the identity in an empty server before a new process creates another one."""
+        try:
+            self._rows.ledger.restore()
+        except exceptions.LedgerFailure as error:
+            LOG.debug("%s", error)
 
     def settle_many(self, deliveries: Sequence[Delivery]) -> bool:
         """Acknowledge messages, in one step for each queue and consumer name."""

@@ -33,6 +33,7 @@ class RedisKind(BrokerKind):
     name = "redis"
     options = RedisOptions
     ledger = "wbengine.engines.worker_based.ledger._redis:of_broker"
+    has_rows = True
     diagnosis = "wbengine.diagnosis._redis_checks"
 
     def resolve(
@@ -66,7 +67,7 @@ class RedisKind(BrokerKind):
 
     def open(self, target: Target) -> Broker:
         broker: Broker = object_names.load(_MODULE).RedisBroker.reach(
-            self.place(target), target.options
+            self.place(target), target.rows, target.options
         )
         return broker
 

@@ -24,7 +24,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Protocol
+from typing import Any, ClassVar, Final
 
 from wbengine import exceptions
 from wbengine._introspection import object_names
@@ -39,14 +39,13 @@ from wbengine.transports._broker import (
     batches_of,
 )
 from wbengine.transports._nudge import Nudge
+from wbengine.transports._rows import Opening, RowAccess
 from wbengine.transports._sql_session import Place, Session, Statement
 
-__all__ = ["Row", "SQLBroker"]
+__all__ = ["SQLBroker"]
 
 LOG = logging.getLogger(__name__)
 
-#: Epoch, state, holder and result of a request; None: it has no row.
-Row = tuple[int, int, str | None, bytes | None] | None
 #: The queues of each message.
 Routed = Sequence[Sequence[str]]
 
@@ -85,15 +84,6 @@ class Take:
     has_more: bool = False
 
 
-class SQLClaims(Protocol):
-    """Claims of requests in the ledger of the same database, which statements make."""
-
-    holder: str
-
-    def read(self, id: str, epoch: int, row: Row, granted: bool) -> Any:
-        """Return the claim of a received message, or None if its row can be claimed now."""
-
-
 class SQLBroker(Broker):
     """One connection to the queues in a database.
 
@@ -110,7 +100,7 @@ class SQLBroker(Broker):
     def __init__(
         self,
         place: Place,
-        claims: SQLClaims | None,
+        rows: RowAccess,
         dead_after: float,
     ) -> None:
         super().__init__()
@@ -124,7 +114,7 @@ class SQLBroker(Broker):
             self._send_departure(self._session, departure)
             with contextlib.suppress(ValueError):  # Another thread sent it, too.
                 _unsent_departures[place].remove(departure)
-        self._claims = claims
+        self._rows = rows
         self._dead_after = dead_after
         ((self._digest,),) = self._run(self.sql.DIGEST)
         self._routes = self._read_routes()
@@ -220,24 +210,27 @@ class SQLBroker(Broker):
         _, routes, _ = self._send(frames, work)
         return [len(queues) for queues in routes]
 
-    def open_and_publish(
-        self, rows: Sequence[tuple[str, int, bool, str, int]], frames: Sequence[Frame]
-    ) -> list[int]:
-        """Open rows and publish their requests. Return the number of queues of each message.
-
-        :param rows: id, epoch, whether that was tried before, id of the fence and number of the
-            run. Nothing is done for a run below its fence.
-        """
+    def open_and_publish(self, rows: Sequence[Opening], frames: Sequence[Frame]) -> list[int]:
         given = [
-            (*row, _encoding.split(frame.head)[1] + frame.body)
+            (
+                row.id, row.epoch, row.tried is not None, *row.fence,
+                _encoding.split(frame.head)[1] + frame.body,
+            )
             for row, frame in zip(rows, frames, strict=True)
-        ]
+        ]  # fmt: skip
 
         def work(routes: Routed) -> Statement:
             columns = _columns(("ids", "epochs", "tried", "fences", "runs", "data"), given)
             return self.sql.OPEN_AND_PUBLISH, {**columns, **_places(routes, frames)}
 
-        _, routes, _ = self._send(frames, work)
+        try:
+            _, routes, _ = self._send(frames, work)
+        except exceptions.TransportFailure:  # Nothing was executed.
+            raise
+        except BaseException:
+            for row in rows:
+                row.tried = True
+            raise
         return [len(queues) for queues in routes]
 
     def _finish(
@@ -257,7 +250,6 @@ class SQLBroker(Broker):
     def _finish_part(
         self, batch: Sequence[Finish], take: Take | None
     ) -> tuple[list[bool], list[Delivery]]:
-        assert self._claims is not None
         tokens = [each.delivery.token or _REQUEUED for each in batch]
         given = [
             (each.id, each.epoch, n, each.reply.head + each.reply.body)
@@ -265,7 +257,7 @@ class SQLBroker(Broker):
         ]
         frames = [each.reply for each in batch]
         owner = {
-            "holder": self._claims.holder,
+            "holder": self._rows.holder,
             "consumers": [*{name for name, _ in tokens}],
         }
 
@@ -424,9 +416,9 @@ class SQLBroker(Broker):
     def _begin_take(self, limit: int, queues: Sequence[str]) -> Take:
         number = next(self._take_numbers)
         self._unanswered.add(number)
-        holder = None if self._claims is None else self._claims.holder
         values = {
-            "queues": list(queues), "limit": limit, "bytes": MAX_BATCH_BYTES, "holder": holder,
+            "queues": list(queues), "limit": limit, "bytes": MAX_BATCH_BYTES,
+            "holder": self._rows.holder or None,
             "consumer": self._name, "take": number, "routes": None,
         }  # fmt: skip
         return Take(values, time.monotonic())
@@ -456,11 +448,10 @@ class SQLBroker(Broker):
         *row: Any,
     ) -> Delivery:
         delivery = Delivery(queue, (take.values["consumer"], n), data, again)
-        if id is not None and self._claims is not None:
-            stored = None if row[0] is None else (row[0], row[1], row[2], row[3])
+        if id is not None and self._rows.holder:
             delivery.label = b"!%b %d " % (id.encode(), epoch)
             delivery.taken_at = take.began
-            delivery.claim = self._claims.read(id, epoch, stored, granted)
+            delivery.claim = self._rows.claim(id, epoch, row[:4], granted)
         return delivery
 
     def settle_many(self, deliveries: Sequence[Delivery]) -> bool:
@@ -498,8 +489,7 @@ class SQLBroker(Broker):
 
     def _token_values(self, delivery: Delivery) -> dict[str, Any]:
         consumer, n = delivery.token
-        holder = None if self._claims is None else self._claims.holder
-        return {"consumer": consumer, "n": n, "holder": holder}
+        return {"consumer": consumer, "n": n, "holder": self._rows.holder or None}
 
     def discard(self, delivery: Delivery, why: str) -> None:
         self.warn_discarded(delivery, why)
@@ -559,7 +549,7 @@ class SQLBroker(Broker):
         """Requeue unacknowledged messages. Never raises; others notice the silence later."""
         departure = {
             "consumer": self._name,
-            "holder": None if self._claims is None else self._claims.holder,
+            "holder": self._rows.holder or None,
             "undelivered": [*self._undelivered],
             "unanswered": [*self._unanswered],
         }

@@ -30,6 +30,7 @@ class SQLKind(BrokerKind):
 
     options = SQLOptions
     ledger = "wbengine.engines.worker_based.ledger._sql:of_broker"
+    has_rows = True
     #: The driver, which is also the name of its package, and the extra that installs it.
     driver: ClassVar[str]
     extra: ClassVar[installing.Extra]
@@ -68,11 +69,9 @@ class SQLKind(BrokerKind):
         return super().check(target)
 
     def open(self, target: Target) -> Broker:
-        options = SQLOptions(
-            **{key: value for key, value in target.options.items() if key != "claims"}
-        )
+        options = SQLOptions(**target.options)
         broker: Broker = object_names.load(self.broker)(
-            self.place(target), target.options.get("claims"), options.dead_after
+            self.place(target), target.rows, options.dead_after
         )
         return broker
 

@@ -19,7 +19,9 @@ def step(row: Row | None, operation: Operation) -> Sequence[tuple[Any, Row | Non
 
 
 def _open(row: Row | None, epoch: int) -> Any:
-    return [(None, row or (epoch, "open", None, None))]
+    if row is None or (row[1] == "open" and row[0] < epoch):
+        return [(None, (epoch, "open", None, None))]
+    return [(None, row)]
 
 
 def _claim(row: Row | None, epoch: int, holder: str) -> Any:

@@ -92,9 +92,10 @@ class WorkerBasedActionEngine(Engine):
     - `exchange` (`'default'`): the name that separates groups of engines and workers on a broker.
     - `topics`: use only the workers of these topics, in this order; a string contains them with
       commas, and `*` matches one part of a name (`video.*`).  Default: all known workers.
-    - `ledger`: the place of the ledger, the same as that of the workers: the URL of a Redis,
-      `'postgresql://user@host/database'`, `'mysql://...'`, `'sqlite:////path'`, `'dir:///path'`,
-      or `'none'`.  Default: `$WBENGINE_LEDGER`, else that of the broker, if it has one.
+    - `ledger`: with RabbitMQ and kombu, the place of the ledger, the same as that of the workers:
+      the URL of a Redis, `'postgresql://user@host/database'`, `'mysql://...'`, `'sqlite:////path'`,
+      `'dir:///path'`, or `'none'`.  Default: `$WBENGINE_LEDGER`, else none.  Other brokers use only
+      their own ledger.
     - `keys`: the file with the keys that sign messages (`wbengine keys new`), or `'none'`.
       Default: `$WBENGINE_KEYS`.  Without keys all messages are accepted.
     - `transition_timeout` (60): seconds that a task waits while no worker offers it, or idle

@@ -63,6 +63,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
     `WorkerBasedActionEngine` describes the parameters, and these:
 
     :param uuid: name of the executor and its reply queue.
+    :param opens_ledger: False in a program that submits nothing, but inspects or controls workers.
     :param options: the options of `RequestOptions`.
     """
 
@@ -83,13 +84,13 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         interop: str | None = None,
         ledger: str | None = None,
         keys: str | Path | key_files.Keyring | None = None,
+        opens_ledger: bool = True,
         **options: Any,
     ) -> None:
         self._options = RequestOptions.of(options)
         object_names.check_length("The uuid of an executor", uuid)
         topics = object_names.as_tuple("topics", topics)
         self._interop = topology.check_interop_options(interop, topics, ledger)
-        self._ledger_place = ledgers.NONE if interop else ledgers.check_place(ledger)
         topology.check_no_keys(interop, keys)
         expiry = worker_expiry if worker_expiry and worker_expiry > 0 else None
         pings = Pings()
@@ -109,6 +110,9 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
             interop=self._interop,
             keys=key_files.keyring(keys, key_files.ENGINE, key_files.OPERATOR),
         )
+        self._ledger_place: str | None = ledgers.NONE
+        if opens_ledger and interop is None:
+            self._ledger_place = ledgers.check_for(ledger, self._proxy.target)
         self._finder = finder.ProxyWorkerFinder(
             uuid,
             self._proxy,

@@ -116,8 +116,8 @@ class Worker:
         `concurrency` slots. `processes_count` and `threads_count` are short forms.
     :param max_tasks_per_child: number of tasks after which a child process is replaced.
     :param max_memory_per_child: bytes of memory above which a child process is replaced.
-    :param ledger: the place of the ledger, the same as that of the engines. Default: the broker's
-        ledger; `'none'`: no ledger.
+    :param ledger: the place of the ledger, the same as that of the engines; `'none'`: no ledger.
+        Default: the broker's ledger. A broker that has a ledger uses no other one.
     :param result_ttl: seconds for which unused results are kept in the ledger.
     :param code_version: version of the tasks, which the worker reports.
     :param name: first part of the `identity` (1 to 60 of A-Z a-z 0-9 -; default: the host name).
@@ -190,7 +190,6 @@ class Worker:
         self._interop = topology.check_no_ledger(interop, ledger)
         topology.check_no_keys(interop, keys)
         self._keys = key_files.keyring(keys, key_files.WORKER) if self._topics else None
-        self._open_ledger = self._ledger_at(ledger, result_ttl)
         self._queues = self._name_queues()
         self._idle = IdleShutdown(max_idle_time, time.monotonic(), burst=burst)
         self._running_due: float | None = None
@@ -201,6 +200,7 @@ class Worker:
             url = f"memory://{self.identity}"
             transport = transport_options = retry_options = None
         self._proxy = self._make_proxy(url, transport, transport_options, retry_options)
+        self._open_ledger = self._ledger_at(ledger, result_ttl)
         self._beats = heartbeat.Beats(self.identity, self._beat)
         self._server, self._runner = self._make_core(max_tasks, handlers, observers)
         #: Set if the task source cannot continue.
@@ -359,11 +359,13 @@ class Worker:
 
     def _ledger_at(self, ledger: str | None, result_ttl: float | None) -> Callable[[], None]:
         """Return the function that opens the ledger. The options are checked at once."""
-        place = None if self._interop else ledgers.check_place(ledger)
+        target, place = self._proxy.target, None
+        # Without topics, the ledger is that of the source.
+        if self._topics and not self._interop:
+            place = ledgers.check_for(ledger, target)
         checked_ttl = ledgers.check_result_ttl(result_ttl)
 
         def open_ledger() -> None:
-            target = self._proxy.target
             opened = connecting.call_with_retries(
                 lambda: ledgers.choose(place, target, "worker", result_ttl=checked_ttl),
                 target.retry,
@@ -371,9 +373,11 @@ class Worker:
                 within=consumer_loop.CONNECT_TIMEOUT_SECONDS,
                 on_failure=connecting.log_reasons("cannot open the ledger (%s), retrying"),
             )
-            ledgers.attach_claims(opened, target, self.identity)
+            if opened is not None and target.has_rows:
+                opened.renew(self.identity)  # A claim requires a heartbeat.
+                target.rows.ledger, target.rows.holder = opened, self.identity
             self._beats.ledger = opened
-            self._runner.use_ledger(opened, is_separate=ledgers.is_separate(opened, place, target))
+            self._runner.use_ledger(opened, in_broker=target.has_rows)
             self._server.ledger = opened.digest if opened is not None else None
 
         return open_ledger

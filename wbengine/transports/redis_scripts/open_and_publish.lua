@@ -2,9 +2,9 @@
 --   and session, if one of these differs, and nothing is done; or the results of `publish` without
 --   a change
 --
--- Creates rows that cannot conflict, and publishes their requests. An attempt without a reply is
--- repeated only if the server can determine that it was not executed. Nothing is done for a run
--- whose number is lower than that of the fence.
+-- Creates rows, which replace OPEN rows with lower epochs, and publishes their requests. An attempt
+-- without a reply is repeated only if the server can determine that it was not executed. Nothing is
+-- done for a run whose number is lower than that of the fence.
 
 -- include publishing
 -- include opening
@@ -23,7 +23,7 @@ for i, row in ipairs(rows) do
   if not is_new or is_refused(row.fence, row.run) then
     counts[i] = 1
   else
-    if call('EXISTS', prefix .. 'r:' .. row.id) == 0 then
+    if may_open(row.id, row.epoch) then
       create_row(row.id, row.epoch, row.tried_life == '' and incarnation or row.tried_life, ttl)
       opened_ids[#opened_ids + 1] = row.id
     end

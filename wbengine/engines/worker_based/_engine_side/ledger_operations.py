@@ -28,6 +28,7 @@ from wbengine.engines.worker_based._requests import effects as fx
 from wbengine.engines.worker_based._requests.events import UNKNOWN, RowSnapshot
 from wbengine.engines.worker_based._requests.request_state import TrackedRequest
 from wbengine.engines.worker_based.ledger import _base as ledgers
+from wbengine.transports._broker import Broker, Frame
 from wbengine.types import failure as ft
 
 
@@ -230,8 +231,8 @@ class LedgerWriter:
         self._drops: list[str] = []
         self._drops_due = math.inf
         self._failed_drops: set[str] = set()
-        # Opens rows and publishes in one step; None if that is not supported.
-        self._openings: ledgers.Openings | None = None
+        # Whether the broker opens rows in the step that publishes their requests.
+        self._broker_opens = False
         # Requests that are being withdrawn, and requests whose rows are being opened together with
         # publishing. Their inspections are postponed: a missing row would look like a lost one.
         self._withdrawing: set[str] = set()
@@ -244,11 +245,15 @@ class LedgerWriter:
         self,
         ledger: ledgers.Ledger | None,
         signer: signing.Signer | None = None,
-        openings: ledgers.Openings | None = None,
+        *,
+        broker_opens: bool = False,
     ) -> None:
-        """Set the ledger. With a `signer`, results are signed."""
+        """Set the ledger. With a `signer`, results are signed.
+
+        :param broker_opens: whether `Broker.open_and_publish` opens its rows.
+        """
         self.ledger = ledger
-        self._openings = openings
+        self._broker_opens = broker_opens
         self._opening.clear()
         if ledger is not None:
             self._failed_drops |= _remaining_drops.pop(ledger.digest, set())
@@ -269,12 +274,9 @@ class LedgerWriter:
         new = [effect for effect in effects if not effect.tracked.opened]
         if new:
             crashpoint("executor.before-open")
-            # An earlier owner of the flow may have left a row with a lower epoch, if it was frozen
-            # before it published.
-            rows = [(each.tracked.id, each.epoch, each.tracked.fence) for each in new]
-            if first_epochs := [row for row in rows if row[1] == 1]:
-                self.ledger.open_many(first_epochs)
-            self.ledger.offer_many([row for row in rows if row[1] != 1])
+            self.ledger.open_many(
+                [(each.tracked.id, each.epoch, each.tracked.fence) for each in new]
+            )
             for effect in new:
                 effect.tracked.opened = True
             crashpoint("executor.after-open")
@@ -286,16 +288,17 @@ class LedgerWriter:
             self.ledger.revoke(effect.tracked.id, effect.epoch, effect.tracked.fence)
 
     def opens_while_publishing(self, effect: fx.Dispatch) -> bool:
-        """Return whether the row of a request may be opened together with publishing.
+        """Return whether the row of a request is opened together with publishing.
 
-        This requires that no row with another epoch exists.
+        Then no row with a lower epoch exists, whose removal could be mistaken for that of this row:
+        earlier runs are fenced, and their row of the request was read and revoked.
         """
-        return self._openings is not None and effect.epoch == 1 and not effect.tracked.opened
+        return self._broker_opens and not effect.tracked.opened
 
     def publish(
         self,
-        broker: Any,
-        messages: Sequence[tuple[fx.Dispatch, Any]],
+        broker: Broker,
+        messages: Sequence[tuple[fx.Dispatch, Frame]],
         begin: Callable[[fx.Dispatch], bool],
     ) -> list[bool]:
         """Open rows and publish in one step; return for each message whether it had a queue.
@@ -303,7 +306,6 @@ class LedgerWriter:
         `begin(effect)` returns whether the request is still needed. From then on, inspections of
         its row wait until the step has completed, including retries.
         """
-        assert self._openings is not None
         crashpoint("executor.before-open")
         flows = {effect.tracked.flow for effect, _ in messages}
         owned = {flow for flow in flows if self._guards.owns(flow)}
@@ -320,7 +322,7 @@ class LedgerWriter:
         try:
             if wanted_pairs:
                 frames = [message for _, message in wanted_pairs]
-                counts = self._openings.open_and_publish(broker, rows, frames)
+                counts = broker.open_and_publish(rows, frames)
         except BaseException:
             answered -= {row.id for row in rows if row.tried is not None}
             raise

@@ -132,10 +132,11 @@ class LifeCycle:
             within=consumer_loop.CONNECT_TIMEOUT_SECONDS,
             on_failure=connecting.log_reasons("cannot open the ledger (%s), retrying"),
         )
-        openings = ledger.openings(target.place) if ledger is not None else None
-        self._writer.use(ledger, self._proxy.signer, openings)
+        target.rows.ledger = ledger
+        broker_opens = ledger is not None and target.has_rows
+        self._writer.use(ledger, self._proxy.signer, broker_opens=broker_opens)
         tracker.use_ledger(ledger.digest if ledger is not None else None)
-        tracker.separate_ledger = ledgers.is_separate(ledger, self._ledger_place, target)
+        tracker.separate_ledger = ledger is not None and not target.has_rows
         # Without a ledger, the clocks of the hosts are compared.
         self._finder.clocks = Clocks(self._finder.outage_seconds) if ledger is None else None
         thread = threads.Thread(

@@ -1,9 +1,8 @@
 """Finish requests: store the result in the row, publish the reply, acknowledge the request.
 
-The broker may combine these steps. All three are one step for a request that was claimed with its
-message. On RabbitMQ, the reply and the acknowledgement are one write, after the result is stored.
-Otherwise they follow each other in this order, so that a request is delivered again if its worker
-is killed in between.
+All three are one step of a broker that has the rows. On RabbitMQ, the reply and the acknowledgement
+are one write, after the result is stored. Otherwise they follow each other in this order, so that a
+request is delivered again if its worker is killed in between.
 """
 
 from __future__ import annotations
@@ -66,31 +65,24 @@ class Finisher:
         self._apply = apply
         self._settled = settled
         self._ledger: ledgers.Ledger | None = None
-        self._is_separate = False
+        self._in_broker = False
         self._publishing = _Publishing(self)
-        self._storing = _Storing(self)
         self._one_step = _OneStep(self)
 
-    def use(self, ledger: ledgers.Ledger | None, is_separate: bool) -> None:
-        """Set the ledger.
-
-        :param is_separate: whether it is separate from the broker. Then engines accept only
-            stored results.
-        """
+    def use(self, ledger: ledgers.Ledger | None, *, in_broker: bool) -> None:
+        """Set the ledger; see `TaskRunner.use_ledger`."""
         self._ledger = ledger
-        self._is_separate = is_separate
+        self._in_broker = in_broker
 
     def finish(self, job: Job, reply: env.Envelope) -> None:
         """Finish a request with a row."""
-        if getattr(job.receipt, "claim", None) is not None:
+        if self._in_broker:
             self._send(OutgoingMessage(reply, self._one_step, job))
             return
-        message = OutgoingMessage(reply, self._storing, job)
-        if self._is_separate:  # This may block, and heartbeats must continue.
-            self.store((message,))
-            if message.withdrawn:
-                return
-        self._send(message)
+        message = OutgoingMessage(reply, self._publishing, job)
+        # Engines accept only stored results. This may block, and heartbeats must continue.
+        if self._store(message):
+            self._send(message)
 
     def reply(self, job: Job, reply: env.Envelope) -> None:
         """Finish a request without a row."""
@@ -107,39 +99,33 @@ class Finisher:
 
     # One step after another.
 
-    def store(self, messages: Sequence[OutgoingMessage]) -> None:
-        """Store the results of messages before they are published; withdraw fenced messages."""
+    def _store(self, message: OutgoingMessage) -> bool:
+        """Store a result before it is published; return whether to publish it."""
         crashpoint("worker.before-finish")
-        results = self._finish_rows(messages)
-        if self._is_separate:  # Then there is a single message: see `finish`.
-            results = [
-                self._retry(message, result) if isinstance(result, exc.LedgerFailure) else result
-                for message, result in zip(messages, results, strict=True)
-            ]
+        job: Job = message.correlation
+        stored = self._finish_row(message)
+        if isinstance(stored, exc.LedgerFailure):
+            stored = self._retry(message, stored)
         crashpoint("worker.after-finish")
-        for message, stored in zip(messages, results, strict=True):
-            job = message.correlation
-            # If publishing is repeated, do not store again.
-            message.hooks = self._publishing
-            message.withdrawn = not stored and self._is_fenced(job)
-            if isinstance(stored, exc.LedgerFailure):  # The reply is still sent.
-                LOG.warning("the reply to request %s cannot be stored: %s", job.id, stored)
-            with self._lock:
-                effects = self._server.on_stored(job, message.withdrawn)
-            self._apply(e for e in effects if not (isinstance(e, fx.Reply) and e.terminal))
+        is_fenced = not stored and self._is_fenced(job)
+        if isinstance(stored, exc.LedgerFailure):  # The reply is still sent.
+            LOG.warning("the reply to request %s cannot be stored: %s", job.id, stored)
+        with self._lock:
+            effects = self._server.on_stored(job, is_fenced)
+        self._apply(e for e in effects if not (isinstance(e, fx.Reply) and e.terminal))
+        return not is_fenced
 
-    def _finish_rows(self, messages: Sequence[OutgoingMessage]) -> list[bool | exc.LedgerFailure]:
+    def _finish_row(self, message: OutgoingMessage) -> bool | exc.LedgerFailure:
         assert self._ledger is not None
-        ended = [(m.correlation.id, m.correlation.epoch, self._frozen_reply(m)) for m in messages]
-        return self._ledger.finish_many(self._server.identity, ended)
-
-    def _frozen_reply(self, message: OutgoingMessage) -> bytes:
-        return env.freeze(self._proxy.signed(message.envelope))
+        job: Job = message.correlation
+        reply = env.freeze(self._proxy.signed(message.envelope))
+        (stored,) = self._ledger.finish_many(self._server.identity, [(job.id, job.epoch, reply)])
+        return stored
 
     def _retry(
         self, message: OutgoingMessage, error: exc.LedgerFailure
     ) -> bool | exc.LedgerFailure:
-        """Retry to store a result, because the engine accepts no other if the ledger is separate.
+        """Retry to store a result, because the engine accepts no other.
 
         While the ledger is unavailable, this waits until the worker stops. If the ledger accepts
         heartbeats but refuses the result, a small failure replaces the result.
@@ -157,7 +143,7 @@ class Finisher:
             now = time.monotonic()
             waits = is_unavailable and not self._server.ending
             give_up = math.inf if waits else min(give_up, now + TIMEOUT_SECONDS)
-            (stored,) = self._finish_rows((message,))
+            stored = self._finish_row(message)
             if isinstance(stored, bool):
                 return stored
             if now < give_up:
@@ -203,7 +189,7 @@ class Finisher:
     # In one step.
 
     def finish_in_one_step(self, broker: Broker, messages: Sequence[OutgoingMessage]) -> None:
-        """Store, publish and acknowledge the replies to jobs that were claimed on receipt."""
+        """Store, publish and acknowledge the replies to jobs."""
         crashpoint("worker.before-finish")
         jobs: list[Job] = [message.correlation for message in messages]
         batch = [
@@ -254,14 +240,6 @@ class _Publishing(DeliveryHooks):
 
     def failed(self, message: OutgoingMessage, error: BaseException) -> None:
         self._finisher.acknowledge((message.correlation,))
-
-
-class _Storing(_Publishing):
-    """Also stores the results before their replies are published."""
-
-    def prepare(self, messages: Sequence[OutgoingMessage]) -> None:
-        super().prepare(messages)
-        self._finisher.store(messages)
 
 
 class _OneStep(_Publishing):

@@ -68,8 +68,8 @@ class TaskRunner:
         self.lock = threading.RLock()
         self._changed = conditions.Condition(self.lock)
         self.ledger: ledgers.Ledger | None = None
-        # Whether the ledger is separate from the broker, and when to read its digest again.
-        self._is_separate, self._refresh_at = False, -math.inf
+        # Whether the broker has the rows of the ledger, and when to read its digest again.
+        self._in_broker, self._refresh_at = False, -math.inf
         #: Time of the last request, on the monotonic clock.
         self.last_request_at = -math.inf
         self._proxy = wire
@@ -149,7 +149,7 @@ class TaskRunner:
         A separate ledger that lost its data has another one, and no event reports this.
         """
         ledger, digest = self.ledger, self.server.ledger
-        if ledger is None or digest is None or not self._is_separate or now < self._refresh_at:
+        if ledger is None or digest is None or self._in_broker or now < self._refresh_at:
             return
         self._refresh_at = now + LEDGER_REFRESH_SECONDS
         try:
@@ -161,10 +161,13 @@ class TaskRunner:
             with self.lock:
                 self.server.rename_ledger(ledger.digest)
 
-    def use_ledger(self, ledger: ledgers.Ledger | None, *, is_separate: bool) -> None:
-        """Set the ledger: see `Finisher.use`."""
-        self.ledger, self._is_separate = ledger, is_separate
-        self._finisher.use(ledger, is_separate)
+    def use_ledger(self, ledger: ledgers.Ledger | None, *, in_broker: bool) -> None:
+        """Set the ledger.
+
+        :param in_broker: whether `Broker.finish` finishes its rows.
+        """
+        self.ledger, self._in_broker = ledger, in_broker
+        self._finisher.use(ledger, in_broker=in_broker)
 
     @property
     def busy(self) -> bool:

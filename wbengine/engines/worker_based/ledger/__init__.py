@@ -28,7 +28,11 @@ _FORMS: Final = (
 
 
 class _Kind(NamedTuple):
-    """A kind of ledger: a module with `check(place)` and `open_place(place, result_ttl)`.
+    """A kind of ledger: a module with these functions.
+
+    - `check(place)`: see `check_place`.
+    - `open_place(place, result_ttl)`: see `open_ledger`.
+    - `is_at(place, broker)`: whether a place is that of the ledger of a broker (`Target.place`).
 
     :ivar is_path: whether a place must have a path, and no options.
     :ivar needs: the arguments of `installing.needs` if the import of the module fails.
@@ -76,6 +80,24 @@ def check_place(place: str | None) -> str | None:
     return place
 
 
+def check_for(place: str | None, target: Target) -> str | None:
+    """Check a place like `check_place`, and return the place for engines and workers of a broker.
+
+    A broker that has the rows of requests uses only its own ledger.
+
+    :raises ValueError: also if that broker cannot use this ledger.
+    """
+    place = check_place(place)
+    if place is None or not target.has_rows:
+        return place
+    if place != NONE and _kind(place).load().is_at(place, target.place):
+        return None
+    raise ValueError(
+        f"The broker {target.shown} uses only its own ledger, got {_masked(place)!r}: omit the"
+        " ledger. For durability, use postgresql:// as broker, or Redis with 'appendfsync always'"
+    )
+
+
 def choose(
     place: str | None,
     target: Target,
@@ -121,10 +143,14 @@ def shown(place: str | None, target: Target) -> str:
         return f"no ledger with the broker {target.shown}"
     if place is None:
         return f"the ledger of the broker {target.shown}"
-    scheme, _, rest = place.partition("://")
+    return f"the ledger {_masked(place)}"
+
+
+def _masked(place: str) -> str:
+    scheme, mark, rest = place.partition("://")
     address, _, options = rest.partition("?")
     host = "..." if "@" in options else address.rpartition("@")[2]
-    return f"the ledger {scheme}://{host}"
+    return f"{scheme}{mark}{host}"
 
 
 def check_result_ttl(seconds: float | None) -> float | None:
@@ -158,29 +184,6 @@ def for_target(
 
 def _provides_ledger(target: Target) -> bool:
     return target.kind.ledger is not None
-
-
-def attach_claims(ledger: _base.Ledger | None, target: Target, holder: str) -> bool:
-    """Let connections to `target` claim the rows of requests for `holder` when they receive them.
-
-    This is possible if the ledger and the broker use the same Redis or folder; otherwise return
-    False. It affects connections that are opened later: their messages have a `claim`.
-    """
-    claims = None if ledger is None else ledger.claims(target.place, holder)
-    if claims is None:
-        return False
-    target.options["claims"] = claims
-    return True
-
-
-def is_separate(ledger: _base.Ledger | None, place: str | None, target: Target) -> bool:
-    """Return whether a ledger is separate from the broker.
-
-    Programs that only publish may have no access to a separate ledger.
-    """
-    if ledger is None or place is None:
-        return False
-    return ledger.openings(target.place) is None
 
 
 def _kind(place: str) -> _Kind:

@@ -30,10 +30,38 @@ import heapq
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 from wbengine import exceptions
 from wbengine._introspection import object_names
+from wbengine.transports._rows import (
+    DONE,
+    FENCE_PREFIX,
+    GRANTED,
+    HELD,
+    MISSING,
+    NO_FENCE,
+    ROW_CLAIMED,
+    ROW_DONE,
+    ROW_OPEN,
+    STALE,
+    STATES,
+    Claim,
+    Fence,
+    FencedRow,
+    Opening,
+    Row,
+    State,
+    Verdict,
+    refusal,
+)  # fmt: skip
+
+#: Values that brokers use too.
+__all__ = [
+    "DONE", "FENCE_PREFIX", "GRANTED", "HELD", "MISSING", "NO_FENCE", "ROW_CLAIMED", "ROW_DONE",
+    "ROW_OPEN", "STALE", "STATES", "Claim", "Fence", "FencedRow", "Opening", "Row", "State",
+    "Verdict", "refusal",
+]  # fmt: skip
 
 T = TypeVar("T")
 R = TypeVar("R", bound=tuple[Any, ...])
@@ -50,73 +78,6 @@ SWEEP_PERIOD_SECONDS: Final = 3600.0
 
 #: Maximum number of rows in a page.
 MAX_LISTED_ROWS: Final = 1000
-
-State = Literal["open", "claimed", "done"]
-ROW_OPEN: Final = "open"
-ROW_CLAIMED: Final = "claimed"
-ROW_DONE: Final = "done"
-
-Verdict = Literal["GRANTED", "DONE", "HELD", "MISSING", "STALE"]
-GRANTED: Final = "GRANTED"
-DONE: Final = "DONE"
-HELD: Final = "HELD"
-MISSING: Final = "MISSING"
-STALE: Final = "STALE"
-
-
-class Fence(NamedTuple):
-    """A run of a flow. Runs that start later have higher numbers.
-
-    Ledgers store the highest number as an OPEN row with this id, whose epoch is the number. Queries
-    do not return this row. Like other rows it is swept `STALE_AFTER_SECONDS` after its last change.
-    """
-
-    id: str
-    number: int
-
-    @classmethod
-    def of(cls, flow: str, number: int) -> Fence:
-        return cls(_FENCE_PREFIX + flow, number)
-
-
-#: A fence for rows that do not belong to a run of a flow. It has no row, so all calls have effects.
-NO_FENCE: Final = Fence("", 0)
-_FENCE_PREFIX: Final = "fence-"
-
-#: Id and epoch of a row, and the run that changes it.
-FencedRow = tuple[str, E, Fence]
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """The result of a claim.
-
-    - GRANTED: the caller is the holder and must run the request.
-    - DONE: the request has run, with `result`.
-    - HELD: `holder` has claimed the row (possibly the caller).
-    - MISSING: there is no row, or the epoch of the row is lower than requested.
-    - STALE: the epoch of the row is higher than requested.
-
-    `epoch` is the epoch of the row, or the requested epoch if there is no row.
-    """
-
-    verdict: Verdict
-    epoch: int
-    result: bytes | None = None
-    holder: str | None = None
-
-    @property
-    def granted(self) -> bool:
-        return self.verdict == GRANTED
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    id: str
-    epoch: int
-    state: State
-    holder: str | None = None
-    result: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,32 +103,6 @@ class Page:
     after: str | None = None
 
 
-@dataclass(slots=True)
-class Opening:
-    """A row that is opened while its request is published.
-
-    `tried` identifies an earlier attempt to open it, if that attempt got no reply.
-    """
-
-    id: str
-    epoch: int
-    fence: Fence = NO_FENCE
-    tried: Any = None
-
-
-class Openings(Protocol):
-    """Opens rows and publishes their requests in one step."""
-
-    def open_and_publish(
-        self, broker: Any, rows: Sequence[Opening], messages: Sequence[Any]
-    ) -> Sequence[int]:
-        """`open` rows and publish their messages; return the number of queues of each message.
-
-        After a call without a reply, call this again for all requests that are still needed, first
-        for those of the failed call. Parts that succeeded are not repeated. Not thread-safe.
-        """
-
-
 def page_of(ids: Iterable[str], limit: int, after: str | None) -> tuple[list[str], str | None]:
     """Return the ids of one page, sorted, and the `after` of the next page."""
     check_limit(limit)
@@ -187,19 +122,6 @@ def check_id(name: str) -> str:
 
 def check_holder(name: str) -> str:
     return name if is_label(name) else object_names.check_label("holder", name)
-
-
-def refusal(row: Row | None, epoch: int) -> Claim | None:
-    """Return the reason why a row cannot be claimed at `epoch`; None if it can."""
-    if row is None:
-        return Claim(MISSING, epoch)
-    if row.epoch != epoch:
-        return Claim(STALE if epoch < row.epoch else MISSING, row.epoch)
-    if row.state == ROW_DONE:
-        return Claim(DONE, epoch, row.result)
-    if row.state == ROW_CLAIMED:
-        return Claim(HELD, epoch, None, row.holder)
-    return None
 
 
 class Ledger(abc.ABC):
@@ -245,12 +167,15 @@ class Ledger(abc.ABC):
         Return the stored number. It is higher than `fence.number` if a later run has raised it.
         """
         self.open(*fence)
-        self.reopen(*fence)
         row = self.state(fence.id)
         return fence.number if row is None else row.epoch
 
     def open(self, id: str, epoch: int, fence: Fence = NO_FENCE) -> None:
-        """Create the row, OPEN at `epoch`. If a row exists, with any epoch, nothing changes."""
+        """Create the row, OPEN at `epoch`, or replace a row that is OPEN at a lower epoch.
+
+        The replaced row belongs to an engine that was frozen before it published its request. Any
+        other row does not change.
+        """
         self.open_many(((id, epoch, fence),))
 
     def open_many(self, rows: Sequence[tuple[str, int] | FencedRow[int]]) -> None:
@@ -259,28 +184,6 @@ class Ledger(abc.ABC):
 
     @abc.abstractmethod
     def _open(self, rows: Sequence[FencedRow[int]]) -> None: ...
-
-    def offer(self, id: str, epoch: int, fence: Fence = NO_FENCE) -> None:
-        """Like `open`, but replace a row that is OPEN at a lower epoch.
-
-        Such a row belongs to an engine that was frozen before it published its request.
-        """
-        self.offer_many(((id, epoch, fence),))
-
-    def offer_many(self, rows: Sequence[tuple[str, int] | FencedRow[int]]) -> None:
-        if rows:
-            self._offer(_fenced(rows))
-
-    def _offer(self, rows: Sequence[FencedRow[int]]) -> None:
-        for id, epoch, fence in rows:
-            while True:
-                self.open(id, epoch, fence)
-                row = self.state(id)
-                if row is None or row.epoch >= epoch or row.state != ROW_OPEN:
-                    break
-                if self._refuses(fence):
-                    break
-                self.revoke(id, row.epoch, fence)
 
     def reopen(self, id: str, epoch: int, fence: Fence = NO_FENCE) -> bytes | None:
         """Move the row from OPEN or CLAIMED at a lower epoch to OPEN at `epoch`.
@@ -415,17 +318,6 @@ class Ledger(abc.ABC):
     @abc.abstractmethod
     def _release(self, id: str, epoch: int, holder: str) -> bool: ...
 
-    def claims(self, place: object, holder: str) -> object:
-        """Return the object with which a transport at `place` claims rows as it receives messages.
-
-        Return None if the transport cannot claim rows of this ledger.
-        """
-        return None
-
-    def openings(self, place: object) -> Openings | None:
-        """Return the object that opens rows and publishes at `place` in one step, or None."""
-        return None
-
     # Queries.
 
     def silence(self, holder: str) -> float | None:
@@ -454,7 +346,7 @@ class Ledger(abc.ABC):
 
     def ids(self) -> set[str]:
         """Return the ids of all rows, including rows that were removed only partly."""
-        return {id for id in self._ids() if not id.startswith(_FENCE_PREFIX)}
+        return {id for id in self._ids() if not id.startswith(FENCE_PREFIX)}
 
     @abc.abstractmethod
     def _ids(self) -> set[str]: ...
@@ -467,7 +359,7 @@ class Ledger(abc.ABC):
         :raises ValueError: if `limit` is not from 1 to `MAX_LISTED_ROWS`.
         """
         page = self._list_rows(check_limit(limit), after)
-        return Page([row for row in page.rows if not row.id.startswith(_FENCE_PREFIX)], page.after)
+        return Page([row for row in page.rows if not row.id.startswith(FENCE_PREFIX)], page.after)
 
     @abc.abstractmethod
     def _list_rows(self, limit: int, after: str | None) -> Page: ...

@@ -22,13 +22,10 @@ from urllib.parse import unquote
 from wbengine import exceptions
 from wbengine.engines.worker_based.ledger import _base
 from wbengine.transports import _folder
-from wbengine.transports._broker import Delivery
-from wbengine.transports._filesystem import Row
 from wbengine.transports._kinds import Target
 
 LOG = logging.getLogger(__name__)
 
-_STATES: Final[tuple[_base.State, ...]] = (_base.ROW_OPEN, _base.ROW_CLAIMED, _base.ROW_DONE)
 _MAX_ROWS_PER_STATEMENT: Final = 200
 
 #: Condition of statements for engines. Its arguments are those of a `Fence`.
@@ -62,16 +59,6 @@ class DirectoryLedger(_base.Ledger):
         return self._folder.read(statement, values, exceptions.LedgerFailure)
 
     def _open(self, rows: Sequence[_base.FencedRow[int]]) -> None:
-        self._insert_rows(rows, "NOTHING")
-
-    def _offer(self, rows: Sequence[_base.FencedRow[int]]) -> None:
-        self._insert_rows(
-            rows,
-            "UPDATE SET epoch = excluded.epoch, changed = excluded.changed"
-            " WHERE state = 0 AND epoch < excluded.epoch",
-        )
-
-    def _insert_rows(self, rows: Sequence[_base.FencedRow[int]], on_conflict: str) -> None:
         self._folder.check_room(exceptions.LedgerFailure)
         for start in range(0, len(rows), _MAX_ROWS_PER_STATEMENT):
             batch = rows[start : start + _MAX_ROWS_PER_STATEMENT]
@@ -81,7 +68,8 @@ class DirectoryLedger(_base.Ledger):
                 f" (VALUES {', '.join(['(?, ?, ?, ?)'] * len(batch))})"
                 " INSERT INTO request(id, epoch, state, changed) SELECT id, epoch, 0, ? FROM new"
                 " WHERE NOT EXISTS (SELECT 1 FROM request WHERE id = fence AND epoch > number)"
-                f" ON CONFLICT DO {on_conflict}",
+                " ON CONFLICT DO UPDATE SET epoch = excluded.epoch, changed = excluded.changed"
+                " WHERE state = 0 AND epoch < excluded.epoch",
                 *(value for id, epoch, fence in batch for value in (id, epoch, *fence)),
                 now,
             )
@@ -149,14 +137,6 @@ class DirectoryLedger(_base.Ledger):
             _folder.now(), id, epoch, holder,
         ) > 0  # fmt: skip
 
-    def claims(self, place: object, holder: str) -> Claims | None:
-        here = os.path.realpath(self._folder.root)
-        if not isinstance(place, tuple) or {*map(os.path.realpath, place)} != {here}:
-            return None
-        with self._lock:
-            self._known_holders.add(holder)
-        return Claims(self.digest, _base.check_holder(holder))
-
     def _silence(self, holder: str) -> float | None:
         beats = self._read("SELECT at FROM beat WHERE holder = ?", holder)
         # While another process blocks all writes, heartbeats cannot be stored.
@@ -181,7 +161,7 @@ class DirectoryLedger(_base.Ledger):
     def _list_rows(self, limit: int, after: str | None) -> _base.Page:
         # Every id sorts after ''.
         rows = [
-            _base.Listed(id, epoch, _STATES[state], holder, max(0.0, age))
+            _base.Listed(id, epoch, _base.STATES[state], holder, max(0.0, age))
             for id, epoch, state, holder, age in self._read(
                 "SELECT id, epoch, state, holder, ? - changed FROM request WHERE id > ?"
                 " ORDER BY id LIMIT ?",
@@ -228,35 +208,18 @@ class DirectoryLedger(_base.Ledger):
             self._folder.release()
 
 
-class Claims:
-    """Lets the folder transport claim requests for a holder when it receives messages."""
-
-    def __init__(self, digest: str, holder: str) -> None:
-        self.digest = digest
-        self.holder = holder
-
-    def set_claim(
-        self, delivery: Delivery, began: float, id: str, epoch: int, row: Row, granted: bool
-    ) -> None:
-        """Set the claim of a received message from its row.
-
-        :param began: start time of the step that received the message.
-        :param granted: whether that step also claimed the row.
-        """
-        delivery.taken_at = began
-        if granted:
-            delivery.claim = _base.Claim(_base.GRANTED, epoch, None, self.holder)
-        else:  # The claim stays None if the row has become claimable since that step.
-            delivery.claim = _base.refusal(None if row is None else _row(id, *row), epoch)
-
-
 def _row(id: str, epoch: int, state: int, holder: str | None, result: bytes | None) -> _base.Row:
-    return _base.Row(id, epoch, _STATES[state], holder, result)
+    return _base.Row(id, epoch, _base.STATES[state], holder, result)
 
 
 def check(place: str) -> str:
     """Return the path in `dir:///PATH`."""
     return unquote(place.partition("://")[2])
+
+
+def is_at(place: str, broker: object) -> bool:
+    folders = broker if isinstance(broker, tuple) else ()
+    return {*map(os.path.realpath, folders)} == {os.path.realpath(check(place))}
 
 
 def open_place(place: str, result_ttl: float | None) -> DirectoryLedger:

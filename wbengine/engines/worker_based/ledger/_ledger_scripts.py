@@ -109,12 +109,10 @@ def open_rows(
     session: int,
     digests: str,
     rows: Sequence[_base.FencedRow[int]],
-    replace: bool,
     ttl: int | str,
 ) -> Registration | None:
     """Open rows.
 
-    :param replace: also replace OPEN rows with lower epochs.
     :param ttl: milliseconds to keep results, or ''.
     """
     return None if reply is None else Registration.read(reply)

@@ -6,6 +6,7 @@ import os
 import threading
 import uuid
 from collections.abc import Sequence
+from typing import Any
 
 from wbengine import exceptions
 from wbengine._concurrency import clocks
@@ -15,12 +16,15 @@ from wbengine.transports._kinds import Target
 
 
 class MemoryLedger(_base.Ledger):
-    """Rows in a dict. Each call holds one lock for a few microseconds."""
+    """Rows in a dict. Each call holds one lock for a few microseconds.
 
-    def __init__(self, clock: clocks.Clock = clocks.SYSTEM) -> None:
+    :param lock: the lock of a broker, which holds it while it changes rows together with messages.
+    """
+
+    def __init__(self, clock: clocks.Clock = clocks.SYSTEM, lock: Any = None) -> None:
         self._clock = clock
         self._digest = f"memory-{os.getpid()}-{uuid.uuid4().hex}"
-        self._lock = threading.Lock()
+        self._lock = lock or threading.Lock()
         self._rows: dict[str, _base.Row] = {}
         # Time of the last change of each row.
         self._changed: dict[str, float] = {}
@@ -37,7 +41,9 @@ class MemoryLedger(_base.Ledger):
     def _open(self, rows: Sequence[_base.FencedRow[int]]) -> None:
         with self._lock:
             for id, epoch, fence in rows:
-                if id not in self._rows and not self._refuses(fence):
+                row = self._rows.get(id)
+                is_new = row is None or (row.state == _base.ROW_OPEN and row.epoch < epoch)
+                if is_new and not self._refuses(fence):
                     self._put(_base.Row(id, epoch, _base.ROW_OPEN))
 
     def _try_reopen(self, id: str, epoch: int, fence: _base.Fence) -> bool:
@@ -162,6 +168,10 @@ def check(place: str) -> str:
     return _memory.hub_name(place)
 
 
+def is_at(place: str, broker: object) -> bool:
+    return check(place) == broker
+
+
 def open_place(place: str, result_ttl: float | None) -> _base.Ledger:
     """Return the ledger of the hub with this name."""
     return _of_hub(check(place))
@@ -175,6 +185,6 @@ def _of_hub(name: str) -> _base.Ledger:
     hub = _memory.hub(name)
     with hub.lock:
         if hub.ledger is None:
-            hub.ledger = MemoryLedger()
+            hub.ledger = MemoryLedger(lock=hub.lock)
         opened: _base.Ledger = hub.ledger
         return opened

@@ -36,12 +36,11 @@ from wbengine.engines.worker_based.ledger import _base, _ledger_scripts
 from wbengine.engines.worker_based.ledger._ledger_scripts import ClaimAttempt
 from wbengine.transports import _redis_scripts
 from wbengine.transports._redis_link import Link, Place, Pool, portions
-from wbengine.transports._redis_scripts import Opened
+from wbengine.transports._redis_scripts import Opened, OtherSession
 
 if TYPE_CHECKING:
     from wbengine.transports._broker import Frame
     from wbengine.transports._kinds import Target
-    from wbengine.transports._redis import RedisBroker
 
 LOG = logging.getLogger(__name__)
 
@@ -62,6 +61,10 @@ def check(place: str) -> Place:
     :raises ValueError: if it is not valid.
     """
     return Place.parse(place)
+
+
+def is_at(place: str, broker: object) -> bool:
+    return check(place) == broker
 
 
 def open_place(place: str, result_ttl: float | None) -> RedisLedger:
@@ -197,12 +200,6 @@ class RedisLedger(_base.Ledger):
         script = functools.partial(_ledger_scripts.claim, attempt=attempt)
         return self.read(self._run_in_session(script, attempt)[0])
 
-    def claims(self, place: object, holder: str) -> Claims | None:
-        if place != self.place:
-            return None
-        self._holders.add(_base.check_holder(holder))
-        return Claims(self, holder)
-
     def _renew(self, holder: str) -> None:
         self._holders.add(holder)
         self._register(holder)
@@ -241,29 +238,27 @@ class RedisLedger(_base.Ledger):
         return done
 
     def _open(self, rows: Sequence[_base.FencedRow[int]]) -> None:
-        self._open_rows(rows, replace=False)
-
-    def _offer(self, rows: Sequence[_base.FencedRow[int]]) -> None:
-        self._open_rows(rows, replace=True)
-
-    def _open_rows(self, rows: Sequence[_base.FencedRow[int]], *, replace: bool) -> None:
         for batch in portions(rows):
             script = functools.partial(
                 _ledger_scripts.open_rows,
                 digests=self._digests,
                 rows=batch,
-                replace=replace,
                 ttl=self.ttl,
             )
             self._note(self._run_in_session(script)[0])
 
-    def openings(self, place: object) -> RedisLedger | None:
-        return self if place == self.place else None
-
     def open_and_publish(
-        self, broker: RedisBroker, rows: Sequence[_base.Opening], messages: Sequence[Frame]
+        self,
+        publish: Callable[..., Opened | OtherSession],
+        rows: Sequence[_base.Opening],
+        frames: Sequence[Frame],
     ) -> Sequence[int]:
-        """See `Openings`. Rows that were tried before keep their numbers."""
+        """Do what `Broker.open_and_publish` describes, with a broker at the same place.
+
+        Rows that were tried before keep their numbers.
+
+        :param publish: `RedisBroker.publish_with`.
+        """
         numbers = [row.tried or (next(self._rows), "") for row in rows]
         while True:
             self._reconcile()
@@ -281,7 +276,7 @@ class RedisLedger(_base.Ledger):
                 life=life,
             )
             try:
-                result = broker.publish_with(script, messages)
+                result = publish(script, frames)
             except exceptions.TransportFailure:  # Nothing was executed.
                 raise
             except BaseException:
@@ -444,25 +439,3 @@ class RedisLedger(_base.Ledger):
         period = int(_base.SWEEP_PERIOD_SECONDS * 1000)
         key = f"{self.place.prefix}swept"
         return self._pool.call("SET", key, 1, "NX", "PX", period) is not None
-
-
-class Claims:
-    """Lets the Redis transport claim requests for a holder when it receives messages."""
-
-    def __init__(self, ledger: RedisLedger, holder: str) -> None:
-        self._ledger = ledger
-        self.holder = holder
-        self.ttl = ledger.ttl
-        self.greet = ledger.greet
-        self.read = ledger.read
-
-    @property
-    def digest(self) -> str:
-        return self._ledger.digest
-
-    def restore(self) -> None:
-        """Restore the identity in an empty server before a new process creates another one."""
-        try:
-            self._ledger.restore()
-        except exceptions.LedgerFailure as error:
-            LOG.debug("%s", error)

@@ -37,7 +37,6 @@ _R = TypeVar("_R")
 _T = TypeVar("_T")
 
 _OPEN, _CLAIMED, _DONE = request_tables.OPEN, request_tables.CLAIMED, request_tables.DONE
-_STATES: Final[tuple[_base.State, ...]] = (_base.ROW_OPEN, _base.ROW_CLAIMED, _base.ROW_DONE)
 
 #: Maximum number of connection retries: callers must not wait long for an unavailable database.
 _MAX_RETRIES: Final = 2
@@ -130,15 +129,11 @@ def _opening(dialect: str, count: int) -> sa.TextClause:
         f"SELECT :id{n} AS id, :epoch{n} AS epoch, :fence{n} AS fence, :number{n} AS number"
         for n in range(count)
     )
-    return dialects.upsert(
-        dialect,
-        "wbe_ledger",
-        ("id", "epoch", "state", "changed"),
-        ["id"],
-        keep=("epoch", "state", "changed"),
-        source=f"SELECT n.id, n.epoch, {_OPEN}, {dialects.now(dialect)} FROM ({rows}) n"
-        " WHERE NOT EXISTS"
-        " (SELECT 1 FROM wbe_ledger f WHERE f.id = n.fence AND f.epoch > n.number)",
+    return sa.text(
+        "INSERT INTO wbe_ledger (id, epoch, state, changed)"
+        f" SELECT n.id, n.epoch, {_OPEN}, {dialects.now(dialect)} FROM ({rows}) n WHERE NOT EXISTS"
+        " (SELECT 1 FROM wbe_ledger f WHERE f.id = n.fence AND f.epoch > n.number)"
+        f" {request_tables.replacing_open_rows(dialect)}"
     )
 
 
@@ -228,7 +223,6 @@ class SQLLedger(_base.Ledger):
     def __init__(self, place: str, result_ttl: float | None = _base.STALE_AFTER_SECONDS) -> None:
         options = check(place)
         url = options.url
-        self._address = None if options.dialect == dialects.SQLITE else options.address
         # Show only these parts of the URL: the others may be secret.
         self._shown = sa.URL.create(
             options.dialect, host=url.host, port=url.port, database=url.database
@@ -266,7 +260,9 @@ class SQLLedger(_base.Ledger):
         return self._digest
 
     def _open(self, rows: Sequence[_base.FencedRow[int]]) -> None:
-        for batch in _batches(sorted(rows)):
+        # A statement changes each row once; the highest epoch is the last one.
+        distinct_rows = {row[0]: row for row in sorted(rows)}
+        for batch in _batches([*distinct_rows.values()]):
             values = {
                 f"{name}{n}": value
                 for n, (id, epoch, fence) in enumerate(batch)
@@ -346,19 +342,6 @@ class SQLLedger(_base.Ledger):
         ]
         return self._execute_each("finishing", self._sql.finish, values)
 
-    def claims(self, place: object, holder: str) -> Claims | None:
-        if not self._is_at(place):
-            return None
-        self.renew(holder)  # A claim requires a heartbeat.
-        return Claims(holder)
-
-    def openings(self, place: object) -> Openings | None:
-        return Openings() if self._is_at(place) else None
-
-    def _is_at(self, place: object) -> bool:
-        """Return whether the transport at this place is in the same database."""
-        return getattr(place, "address", None) == self._address is not None
-
     def _release(self, id: str, epoch: int, holder: str) -> bool:
         values = {"id": id, "epoch": epoch, "holder": holder}
         return self._execute("releasing", self._sql.release, values) > 0
@@ -369,7 +352,7 @@ class SQLLedger(_base.Ledger):
                 row.id: _base.Row(
                     row.id,
                     row.epoch,
-                    _STATES[row.state],
+                    _base.STATES[row.state],
                     row.holder,
                     None if row.result is None else bytes(row.result),
                 )
@@ -395,7 +378,7 @@ class SQLLedger(_base.Ledger):
 
         def work(connection: sa.Connection) -> list[_base.Listed]:
             return [
-                _base.Listed(id, epoch, _STATES[state], holder, max(0.0, float(age)))
+                _base.Listed(id, epoch, _base.STATES[state], holder, max(0.0, float(age)))
                 for id, epoch, state, holder, age in connection.execute(self._sql.page, arguments)
             ]
 
@@ -499,6 +482,11 @@ def _batches(rows: Sequence[_T]) -> Iterator[Sequence[_T]]:
         yield rows[start : start + _MAX_ROWS_PER_STATEMENT]
 
 
+def is_at(place: str, broker: object) -> bool:
+    address: object = getattr(broker, "address", None)
+    return address is not None and check(place).address == address
+
+
 def open_place(place: str, result_ttl: float | None) -> SQLLedger:
     return SQLLedger(place, result_ttl)
 
@@ -506,43 +494,3 @@ def open_place(place: str, result_ttl: float | None) -> SQLLedger:
 def of_broker(target: Target, role: str, result_ttl: float | None) -> SQLLedger:
     """Open the ledger in the database of a transport."""
     return SQLLedger(str(target.url), result_ttl)
-
-
-class Claims:
-    """Lets the transport through the same database claim requests as it takes messages."""
-
-    def __init__(self, holder: str) -> None:
-        self.holder = holder
-
-    def read(self, id: str, epoch: int, row: Any, granted: bool) -> _base.Claim | None:
-        """Return the claim of a received message, or None if its row can be claimed now.
-
-        :param row: epoch, state, holder and result of the row that was not claimed.
-        :param granted: whether the row was claimed as the message was taken.
-        """
-        if granted:
-            return _base.Claim(_base.GRANTED, epoch, None, self.holder)
-        stored = None
-        if row is not None:
-            stored = _base.Row(id, row[0], _STATES[row[1]], row[2], row[3])
-        return _base.refusal(stored, epoch)
-
-
-class Openings:
-    """Opens rows and publishes their requests in one step of the transport."""
-
-    def open_and_publish(
-        self, broker: Any, rows: Sequence[_base.Opening], messages: Sequence[Any]
-    ) -> Sequence[int]:
-        """See `_base.Openings`."""
-        try:
-            counts: Sequence[int] = broker.open_and_publish(
-                [(row.id, row.epoch, row.tried is not None, *row.fence) for row in rows], messages
-            )
-        except exceptions.TransportFailure:  # Nothing was executed.
-            raise
-        except BaseException:
-            for row in rows:
-                row.tried = True
-            raise
-        return counts

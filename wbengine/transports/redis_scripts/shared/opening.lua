@@ -1,4 +1,5 @@
 -- create_row(id, epoch, incarnation, milliseconds to keep the result or ''): create an OPEN row
+-- may_open(id, epoch) -> whether the row does not exist, or is OPEN with a lower epoch
 
 -- include ledger
 -- include fences
@@ -10,4 +11,10 @@ local function create_row(id, epoch, incarnation, result_ms)
   if lifetime < math.huge then
     call('PEXPIRE', row_key, string.format('%.0f', math.max(lifetime, ROW_MS)))
   end
+end
+local function may_open(id, epoch)
+  local row = call('HMGET', prefix .. 'r:' .. id, 'e', 's', 'l')
+  return not row[1] or (
+    row[2] == 'open' and tonumber(row[1]) < tonumber(epoch) and not is_forgotten(row[3])
+  )
 end
