@@ -322,7 +322,7 @@ def test_unusable_ledger_is_reported(wbengine: Command, rowless_url: str, ledger
         SERVES,
         ("queues", "list", "--requests"),
         ("db", "create"),
-        ("flow", "run", "tests.support.sample_tasks:one", "--engine", "worker-based"),
+        ("flow", "run", FACTORY, "--engine", "worker-based"),
     ],
     ids=name,
 )

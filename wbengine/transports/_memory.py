@@ -259,7 +259,6 @@ class MemoryBroker(Broker):
         ledger, holder = self._rows.ledger, self._rows.holder
         row = _encoding.row_of(label, ledger.digest) if holder and label else None
         if row is not None:
-            ledger.renew(holder)
             delivery.label, delivery.taken_at = label, time.monotonic()
             delivery.claim = ledger.claim(*row, holder)
         return delivery

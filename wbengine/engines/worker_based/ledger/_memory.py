@@ -82,7 +82,7 @@ class MemoryLedger(_base.Ledger):
             if row != _base.Row(id, epoch, _base.ROW_OPEN):
                 return _base.refusal(row, epoch) or _base.Claim(_base.MISSING, epoch)
             self._put(_base.Row(id, epoch, _base.ROW_CLAIMED, holder))
-            self._heartbeats.setdefault(holder, self._changed[id])
+            self._heartbeats[holder] = self._changed[id]
             return _base.Claim(_base.GRANTED, epoch, None, holder)
 
     def _renew(self, holder: str) -> None:
