@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import socket
@@ -381,6 +382,28 @@ def test_queue_of_owner_that_reports_during_a_sweep_is_kept(database: Database) 
 
 
 # -- servers that refuse
+
+
+def test_reply_to_a_row_that_is_concluded_meanwhile_is_not_foreign(database: Database) -> None:
+    """The statement waits for the lock of the row, and began before the row was DONE."""
+    engine, worker = database.open(), database.open("w")
+    database.put(engine, "a")
+    (message,) = take(worker)
+    with contextlib.closing(database.connect()) as other, ThreadPoolExecutor(1) as pool:
+        other.execute(
+            "UPDATE wbe_ledger SET state = 2, holder = NULL, result = 'lost' WHERE id = 'a'"
+        )
+        finished = pool.submit(worker.finish, finish(message))
+        until(
+            lambda: database.ask(
+                "SELECT 1 FROM pg_stat_activity"
+                " WHERE datname = current_database() AND wait_event_type = 'Lock'"
+            )
+        )
+        other.commit()
+        assert finished.result(MARGIN * SOON) == [True]
+    row = database.ledger.state("a")
+    assert row is not None and row.result == b"lost"
 
 
 @pytest.fixture

@@ -159,7 +159,8 @@ SELECT count(*) FROM given"""
 
 #: Finishes requests: stores each result, publishes the reply, deletes the message. A request whose
 #: row belongs to another process is only deleted. Returns the number of all requests, and the
-#: positions of these.
+#: positions of these. The lock makes PostgreSQL read the present version of a row that another
+#: process finished after this statement began.
 FINISH: Final = f"""
 WITH given AS MATERIALIZED (
   SELECT * FROM unnest(%(ids)s::text[], %(epochs)s::bigint[], %(taken)s::bigint[],
@@ -173,7 +174,8 @@ done AS (
 undone AS MATERIALIZED (SELECT * FROM given WHERE number NOT IN (SELECT number FROM done)),
 foreign_rows AS (
   SELECT u.number FROM undone u JOIN wbe_ledger l ON l.id = u.id
-  WHERE l.id = ANY(ARRAY(SELECT id FROM undone)) AND NOT (l.epoch = u.epoch AND l.state = {DONE})),
+  WHERE l.id = ANY(ARRAY(SELECT id FROM undone)) AND NOT (l.epoch = u.epoch AND l.state = {DONE})
+  FOR SHARE OF l),
 sent AS (
   INSERT INTO wbe_messages(queue, place, at, result_of, data)
   SELECT m.queue, m.place, {NOW}, done.id, CASE WHEN done.id IS NULL THEN g.data END
