@@ -495,3 +495,24 @@ def test_next_request_is_taken_in_the_step_that_finishes_one(
     consumer.ack_many([received[1].delivery])
     worker.broker.drain(60)
     assert ids(received) == ["a", "b", "c"]
+
+
+def test_request_in_one_folder_is_finished_with_its_reply_in_another(tmp_path: Path) -> None:
+    """The engine reads replies in one folder and publishes requests in the other one."""
+    replies, published = str(tmp_path / "replies"), str(tmp_path / "requests")
+    with (
+        contextlib.closing(
+            Requests("filesystem://", data_folder_in=replies, data_folder_out=published)
+        ) as engine,
+        contextlib.closing(
+            Requests("filesystem://", "w", data_folder_in=published, data_folder_out=replies)
+        ) as worker,
+    ):
+        assert engine.open(("a", 1), ("b", 1)) == [1, 1]
+        first, second = worker.take()
+        assert (first.claim, second.claim) == (granted("w"), granted("w"))
+        assert engine.ledger.reopen("b", 2) is None
+        assert worker.finish((first, b"r"), (second, b"s")) == [True, False]
+        assert engine.answers() == [("a", b"r")] and engine.result("a") == b"r"
+        assert engine.ledger.state("b") == Row("b", 2, "open")
+        assert worker.take() == []

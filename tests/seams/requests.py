@@ -72,7 +72,7 @@ class Requests:
 
     def __init__(self, url: str, name: str = "", ledger: str | None = None, **options: Any) -> None:
         target = resolve(url, None, options)
-        opened = ledgers.choose(ledger, target)
+        opened = ledgers.choose(ledger, target, "worker" if name else "engine")
         assert opened is not None
         self.name = name
         self.ledger: _base.Ledger = opened
