@@ -15,6 +15,7 @@ import pytest
 from tests.seams import ledgers
 from tests.support import resuming_tasks as tasks
 from tests.support import workers
+from tests.support.brokers import broker_url
 from tests.support.messages import Message
 from wbengine import engines, states, task
 from wbengine import exceptions as exc
@@ -54,11 +55,21 @@ def submit(executor: Any, atom: Any, uuid: str = "atom", **arguments: Any) -> An
 # -- publishing ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("point", ["executor.before-open", "executor.after-open"])
-def test_request_published_after_lease_is_lost_is_not_run(tmp_path: Path, point: str) -> None:
+@pytest.mark.parametrize(
+    ("broker", "point"),
+    [
+        ("memory", "executor.before-open"),
+        ("rowless", "executor.before-open"),
+        ("rowless", "executor.after-open"),
+    ],
+)
+def test_request_published_after_lease_is_lost_is_not_run(
+    tmp_path: Path, broker: str, point: str, request: pytest.FixtureRequest
+) -> None:
     """In the meantime another engine took over the flow and completed the same attempt."""
-    url, guard = f"memory://{point}", Guard()
-    executor = executors.WorkerTaskExecutor("e", "default", url=url)
+    url, guard = broker_url(broker, request, tmp_path), Guard()
+    place = "memory://rows" if broker == "rowless" else None
+    executor = executors.WorkerTaskExecutor("e", "default", url=url, ledger=place)
 
     def freeze(name: str) -> None:
         if name == point:
@@ -68,7 +79,7 @@ def test_request_published_after_lease_is_lost_is_not_run(tmp_path: Path, point:
             for request_id in ledger.ids():
                 ledger.drop(request_id)
 
-    with workers.worker_in_thread(url, tasks) as held:
+    with workers.worker_in_thread(url, tasks, ledger=place) as held:
         executor.guard("flow", guard.check)
         executor.wait_for_workers(1, 60)
         crash_points.install(freeze)

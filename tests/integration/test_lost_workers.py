@@ -298,11 +298,11 @@ def test_failed_drop_of_ledger_row_is_retried() -> None:
         executor.stop()
 
 
-def test_request_is_requeued_when_its_claim_fails() -> None:
+def test_request_is_requeued_when_its_claim_fails(rowless_url: str) -> None:
     """The worker requeues the request, so no timeout is needed."""
-    place = "memory://unclaimed"
+    place, url = "memory://unclaimed", rowless_url
     with (
-        workers.worker_in_thread(place, sample_tasks) as made,
+        workers.worker_in_thread(url, sample_tasks, ledger=place) as made,
         pytest.MonkeyPatch.context() as patch,
     ):
         ledger = made._runner.ledger
@@ -320,7 +320,7 @@ def test_request_is_requeued_when_its_claim_fails() -> None:
 
         patch.setattr(ledger, "claim", refuse)
         flow = linear_flow.Flow("f").add(sample_tasks.Nothing(name="n"))
-        engines.load(flow, engine="worker-based", url=place).run()
+        engines.load(flow, engine="worker-based", url=url, ledger=place).run()
         assert tries == 3
         assert made.counts == {"returned": 2, "SUCCESS": 1}
         assert not made._proxy.dispatcher.refused
