@@ -187,9 +187,6 @@ class Postgresql(Keeper):
             "unix_socket_directories": "",
             "dynamic_shared_memory_type": "mmap",
             "max_connections": 200,
-            # A killed server loses nothing; only a crash of the host would.
-            "fsync": "off",
-            "full_page_writes": "off",
         }
         flags = [part for key, value in settings.items() for part in ("-c", f"{key}={value}")]
         return [self.program, "-D", str(self.data), *flags]
@@ -252,9 +249,6 @@ class Mysql(Keeper):
             "--skip-name-resolve",
             "--max-allowed-packet=64M",
             "--max-connections=200",
-            # A killed server loses nothing; only a crash of the host would.
-            "--innodb-flush-log-at-trx-commit=2",
-            "--innodb-doublewrite=0",
         ]
 
     def common(self) -> list[str]:
