@@ -10,10 +10,10 @@ from tests.support import fresh
 CEILINGS = {
     "serial": 57,
     "parallel": 62,
-    "worker-based memory": 119,
-    "worker-based filesystem": 126,
-    "worker-based redis": 129,
-    "worker-based rabbitmq": 124,
+    "worker-based memory": 120,
+    "worker-based filesystem": 128,
+    "worker-based redis": 131,
+    "worker-based rabbitmq": 126,
 }
 #: A lower count means that the trace is incomplete.
 LEAST = 15

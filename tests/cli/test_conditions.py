@@ -168,7 +168,7 @@ stored = pytest.mark.parametrize("words", [*OF_A_STORE, SHOWS], ids=name)
 @pytest.fixture(scope="module", autouse=True)
 def loaded() -> None:
     """Import slow modules once."""
-    for module in ("_queues", "_ledgers"):
+    for module in ("_message_queues", "_ledgers"):
         importlib.import_module(f"wbengine.fleet.{module}")
     for module in ("worker", "dashboard", "diagnosis._examining"):
         importlib.import_module(f"wbengine.{module}")

@@ -107,7 +107,7 @@ def open_broker(kind: str, folder: Path) -> Iterator[list[str]]:
         yield [f"filesystem://{folder}/broker"]
     else:  # The history does not contain the broker.
         with tempfile.TemporaryDirectory() as other:
-            yield [f"filesystem://{other}", f"sqlite:///{folder}/ledger.db"]
+            yield [f"sqlalchemy+sqlite:///{other}/broker.db", f"sqlite:///{folder}/ledger.db"]
 
 
 def _restore(target: Path, source: Path) -> None:

@@ -99,6 +99,7 @@ def test_stored_reverted_flow_is_retried(store: base.Backend) -> None:
     assert state(store, "reverted") == states.REVERTED
 
 
+@pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated")
 @pytest.mark.parametrize("kind", make.REMOTE)
 def test_stored_requests_are_finished_by_new_workers(
     history: Path, kind: str, monkeypatch: pytest.MonkeyPatch

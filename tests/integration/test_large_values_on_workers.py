@@ -27,14 +27,14 @@ def place(tmp_path: Path) -> Path:
 def sizes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """The sizes of the messages of this process."""
     sent: list[int] = []
-    seal = _encoding.seal
+    head_of = _encoding.head_of
 
     def noted(envelope: Any, *rest: Any) -> bytes:
-        data = seal(envelope, *rest)
-        sent.append(len(data))
-        return data
+        head = head_of(envelope, *rest)
+        sent.append(len(head) + len(envelope.encoded))
+        return head
 
-    monkeypatch.setattr(_encoding, "seal", noted)
+    monkeypatch.setattr(_encoding, "head_of", noted)
     yield sent
 
 
