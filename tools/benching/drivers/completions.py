@@ -1,12 +1,16 @@
-"""Completions of tasks of systems that return no results: rows of a table in the same database.
+"""The cases of systems that return no results: tasks write rows into a table of the same database.
 
 The table is not logged, so that writing a row never waits for the disk.
 """
 
 from __future__ import annotations
 
+import abc
 import time
+from collections.abc import Callable, Sequence
+from typing import Any
 
+import payloads
 import place
 import psycopg
 
@@ -17,6 +21,13 @@ INSERT_AND_NOTIFY = (
     f"WITH done AS ({INSERT} RETURNING value)"
     " SELECT pg_notify('bench_completions', value) FROM done"
 )
+#: For each task: its statement, and its value for an argument.
+TASKS: dict[str, tuple[str, Callable[[Any], str | None]]] = {
+    "nothing": (INSERT, lambda _: None),
+    "next": (INSERT_AND_NOTIFY, lambda number: str(number + 1)),
+    "back": (INSERT, lambda text: text),
+    "delay": (INSERT_AND_NOTIFY, lambda sent: str(time.time() - sent)),
+}
 #: Interval between two polls for many tasks.
 POLL_SECONDS = 0.005
 
@@ -60,3 +71,48 @@ class Completions:
 
     def close(self) -> None:
         self._connection.close()
+
+
+class Driver(abc.ABC):
+    """A system whose workers run `TASKS`."""
+
+    def __init__(self) -> None:
+        self._completions = Completions()
+
+    @abc.abstractmethod
+    def _send(self, task: str, number: int, argument: Any) -> None:
+        """Send one task."""
+
+    @abc.abstractmethod
+    def _send_all(self, task: str, arguments: Sequence[Any]) -> None:
+        """Send tasks with the numbers from 0."""
+
+    def wide(self, tasks: int) -> None:
+        self._send_all("nothing", [None] * tasks)
+        self._completions.wait(tasks)
+
+    def chain(self, tasks: int) -> None:
+        value = 0
+        for number in range(tasks):
+            self._send("next", number, value)
+            value = int(self._completions.next_value())
+        place.check(value, tasks)
+        self._completions.take(tasks)
+
+    def diamond(self, layers: int, width: int) -> None:
+        for _ in range(layers):
+            self.wide(width)
+
+    def payload(self, tasks: int, size: int) -> None:
+        sent = payloads.texts(tasks, size)
+        self._send_all("back", sent)
+        place.check(self._completions.wait(tasks), sent)
+
+    def latency(self, tasks: int) -> list[float]:
+        for number in range(tasks):
+            self._send("delay", number, time.time())
+            self._completions.next_value()
+        return [float(value) for value in self._completions.take(tasks)]
+
+    def close(self) -> None:
+        self._completions.close()

@@ -9,13 +9,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import asyncpg
 import completions
-import payloads
 import pgqueuer
 import place
 import uvloop
@@ -30,10 +28,6 @@ LIMITS: dict[str, Any] = (
     if place.VARIANT == "batches"
     else {"batch_size": place.SLOTS // 2, "max_concurrent_tasks": place.SLOTS}
 )
-INSERT, INSERT_AND_NOTIFY = (
-    statement.format("$1", "$2")
-    for statement in (completions.INSERT, completions.INSERT_AND_NOTIFY)
-)
 
 
 @contextlib.asynccontextmanager
@@ -43,89 +37,46 @@ async def worker() -> AsyncIterator[PgQueuer]:
     pool = await asyncpg.create_pool(place.URL, min_size=1, max_size=place.SLOTS)
     application = PgQueuer.from_asyncpg_connection(connection)
 
-    async def complete(statement: str, number: int, value: str | None) -> None:
-        await pool.execute(statement, number, value)
+    def add(name: str) -> None:
+        statement, value_of = completions.TASKS[name]
+        insert = statement.format("$1", "$2")
 
-    @application.entrypoint("nothing")
-    async def nothing(job: Job) -> None:
-        number, _ = _arguments(job)
-        await complete(INSERT, number, None)
+        @application.entrypoint(name)
+        async def run(job: Job) -> None:
+            assert job.payload is not None
+            number, argument = json.loads(job.payload)
+            await pool.execute(insert, number, value_of(argument))
 
-    @application.entrypoint("next")
-    async def next_(job: Job) -> None:
-        number, x = _arguments(job)
-        await complete(INSERT_AND_NOTIFY, number, str(x + 1))
-
-    @application.entrypoint("back")
-    async def back(job: Job) -> None:
-        number, x = _arguments(job)
-        await complete(INSERT, number, x)
-
-    @application.entrypoint("delay")
-    async def delay(job: Job) -> None:
-        number, sent = _arguments(job)
-        await complete(INSERT_AND_NOTIFY, number, str(time.time() - sent))
-
+    for name in completions.TASKS:
+        add(name)
     async with pool:
         yield application
     await connection.close()
 
 
-def _arguments(job: Job) -> Any:
-    assert job.payload is not None
-    return json.loads(job.payload)
-
-
-class Driver:
+class Driver(completions.Driver):
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._connection = self._wait(asyncpg.connect(place.URL))
         self._queries = Queries.from_asyncpg_connection(self._connection)
         self._wait(self._queries.install())
         self._wait(self._queries.optimize_autovacuum())
-        self._completions = completions.Completions()
+        super().__init__()
         self._workers = place.Workers(["on_pgqueuer.py"])
 
-    def wide(self, tasks: int) -> None:
-        self._all("nothing", [None] * tasks)
+    def _send(self, task: str, number: int, argument: Any) -> None:
+        self._wait(self._queries.enqueue(task, json.dumps([number, argument]).encode()))
 
-    def chain(self, tasks: int) -> None:
-        value = 0
-        for number in range(tasks):
-            self._send("next", number, value)
-            value = int(self._completions.next_value())
-        place.check(value, tasks)
-        self._completions.take(tasks)
-
-    def diamond(self, layers: int, width: int) -> None:
-        for _ in range(layers):
-            self.wide(width)
-
-    def payload(self, tasks: int, size: int) -> None:
-        sent = payloads.texts(tasks, size)
-        place.check(self._all("back", sent), sent)
-
-    def latency(self, tasks: int) -> list[float]:
-        for number in range(tasks):
-            self._send("delay", number, time.time())
-            self._completions.next_value()
-        return [float(value) for value in self._completions.take(tasks)]
-
-    def _send(self, name: str, number: int, argument: Any) -> None:
-        self._wait(self._queries.enqueue(name, json.dumps([number, argument]).encode()))
-
-    def _all(self, name: str, arguments: list[Any]) -> list[str]:
-        tasks = len(arguments)
+    def _send_all(self, task: str, arguments: Sequence[Any]) -> None:
         bodies: list[bytes | None] = [json.dumps(each).encode() for each in enumerate(arguments)]
-        self._wait(self._queries.enqueue([name] * tasks, bodies, [0] * tasks))
-        return self._completions.wait(tasks)
+        self._wait(self._queries.enqueue([task] * len(bodies), bodies, [0] * len(bodies)))
 
     def _wait(self, call: Any) -> Any:
         return self._loop.run_until_complete(call)
 
     def close(self) -> None:
         self._workers.close()
-        self._completions.close()
+        super().close()
         self._wait(self._connection.close())
 
 
