@@ -190,6 +190,7 @@ class AtomLifecycle:
             return self._begin_map(MapCall(node, atom, action), record)
         if is_task and atom.runs_steps:
             return self._begin_workflow(node, atom, action, record)
+        has_eta = is_task and action == calls.EXECUTE and atom.eta is not None
         began_before = record.state in _BEGUN
         is_resumed = began_before and self._interrupted_attempts.is_resumed(record, atom, action)
         runs_again = False
@@ -203,13 +204,9 @@ class AtomLifecycle:
             # Nothing was started. The task continues to wait, unless its new definition does not.
             if node not in self._waiting:
                 self.end_wait(node)
-        elif not (
-            is_task
-            and action == calls.EXECUTE
-            and record.attempt
-            and atom.eta is not None
-            and stored_starts.is_waiting(record, self._time())
-        ):
+        elif has_eta and record.attempt and stored_starts.is_waiting(record, self._time()):
+            pass  # As above, for its start.
+        else:
             if began_before:
                 runs_again = (
                     is_task
@@ -228,7 +225,7 @@ class AtomLifecycle:
                 record.reversions += 1
             record.epoch = 1
             record.submitted = self.now
-        if is_task and atom.eta is not None and action == calls.EXECUTE:
+        if has_eta:
             stored_starts.store_start(record, atom, self._time())
         self.enter(record, atom, action)
         if self._storage.code is not None:

@@ -135,9 +135,10 @@ END;
 
 #: Opens rows and publishes their requests. Each connection creates it.
 _OPENED: Final = """
-CREATE TEMP VIEW opened AS SELECT NULL AS id, NULL AS epoch, NULL AS fence, NULL AS run,
+CREATE TEMP VIEW IF NOT EXISTS opened AS
+  SELECT NULL AS id, NULL AS epoch, NULL AS fence, NULL AS run,
   NULL AS routes, NULL AS queues, NULL AS place, NULL AS at, NULL AS data;
-CREATE TEMP TRIGGER opening INSTEAD OF INSERT ON opened
+CREATE TEMP TRIGGER IF NOT EXISTS opening INSTEAD OF INSERT ON opened
 WHEN NEW.routes = (SELECT routes FROM about)
   AND NOT EXISTS (SELECT 1 FROM request WHERE id = NEW.fence AND epoch > NEW.run) BEGIN
   INSERT INTO request(id, epoch, state, changed) VALUES (NEW.id, NEW.epoch, 0, NEW.at)

@@ -6,6 +6,7 @@ import os
 import threading
 import uuid
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from wbengine import exceptions
@@ -21,7 +22,11 @@ class MemoryLedger(_base.Ledger):
     :param lock: the lock of a broker, which holds it while it changes rows together with messages.
     """
 
-    def __init__(self, clock: clocks.Clock = clocks.SYSTEM, lock: Any = None) -> None:
+    def __init__(
+        self,
+        clock: clocks.Clock = clocks.SYSTEM,
+        lock: AbstractContextManager[Any] | None = None,
+    ) -> None:
         self._clock = clock
         self._digest = f"memory-{os.getpid()}-{uuid.uuid4().hex}"
         self._lock = lock or threading.Lock()
