@@ -141,6 +141,42 @@ def test_ctrl_c_returns_to_the_debugger(reverted: Shop) -> None:
         assert terminal.end() == 0
 
 
+#: A standard output that receives Ctrl-C while it writes a word. Its code is generated, so that the
+#: debugger does not stop in it.
+INTERRUPTED = """\
+import io
+import signal
+import sys
+
+WRITE = '''
+def write(self, data):
+    written = io.FileIO.write(self, data)
+    if b"endless" in bytes(data) and not self.was_interrupted:
+        self.was_interrupted = True
+        signal.raise_signal(signal.SIGINT)
+    return written
+'''
+names = {"io": io, "signal": signal, "was_interrupted": False}
+exec(WRITE, names)
+Interrupted = type("Interrupted", (io.FileIO,), names)
+sys.stdout = io.TextIOWrapper(io.BufferedWriter(Interrupted(1, "w")), line_buffering=True)
+
+"""
+
+
+def test_ctrl_c_during_a_write_returns_to_the_debugger(reverted: Shop) -> None:
+    path = reverted.folder / "orders.py"
+    text = path.read_text(encoding="utf-8").replace(
+        "    started", "    print('end' 'less')\n    started"
+    )
+    path.write_text(INTERRUPTED + text, encoding="utf-8")
+    with reverted.terminal(f"flow debug {UUID}", checked=False) as terminal:
+        enter(terminal, "c", "endless")
+        enter(terminal, "p receipt", "'receipt 7'")
+        enter(terminal, "q", r"\(Pdb\) q")
+        assert terminal.end() == 0
+
+
 @pytest.mark.parametrize(
     ("words", "code", "text"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bdb
 import pdb
+import signal
 import sys
 import traceback
 from collections.abc import Callable
@@ -139,6 +140,14 @@ class _Debugger(pdb.Pdb):
     def stop_at_caller(self) -> None:
         """Stop at the next line of the user's code that called this."""
         self.set_trace(_user_frame())
+
+    def sigint_handler(self, signum: signal.Signals, frame: FrameType) -> None:
+        """Stop at the next line after Ctrl-C.
+
+        Nothing is printed before that line: if the signal arrives during a write, a second write
+        to the same file raises RuntimeError, which the function would receive.
+        """
+        self.set_trace(frame)
 
     def stop_here(self, frame: FrameType) -> bool:
         return not _is_library(frame) and super().stop_here(frame)
