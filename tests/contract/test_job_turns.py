@@ -158,6 +158,45 @@ def statement_count(work: Callable[[], object]) -> int:
     return len(statements)
 
 
+@pytest.mark.parametrize("store", ["postgresql"], indirect=True, scope="module")
+@pytest.mark.parametrize("limit", [1, 4])
+def test_claim_and_its_end_are_one_round_trip_each(board: Board, limit: int) -> None:
+    for number in range(8):
+        post(board, f"a{number}", "a")
+        post(board, f"b{number}", "b", weight=2)
+    board.take("me", limit)  # It also finds out that the queue has further jobs.
+    trips: list[bool] = []
+
+    def note(connection: object, cursor: Any, *_: object) -> None:
+        trips.append(cursor.connection.autocommit)
+
+    sa.event.listen(sa.Engine, "before_cursor_execute", note)
+    try:
+        jobs = board.take("me", limit)
+        assert len(jobs) == limit and trips == [True]
+        board.consume(jobs[0], "me")
+        assert trips == [True, True]
+    finally:
+        sa.event.remove(sa.Engine, "before_cursor_execute", note)
+
+
+@pytest.mark.parametrize("store", ["postgresql"], indirect=True, scope="module")
+def test_failed_statement_is_repeated_as_a_transaction(board: Board) -> None:
+    """This also applies to a lost connection, after which the claim may be stored or not."""
+    for name in ("first", "second"):
+        post(board, name)
+
+    def fail(connection: Any, cursor: Any, statement: str, parameters: Any, *_: object) -> None:
+        if cursor.connection.autocommit and statement.startswith(("WITH heads", "DELETE")):
+            raise sa.exc.OperationalError(statement, parameters, OSError("connection is lost"))
+
+    sa.event.listen(sa.Engine, "before_cursor_execute", fail)
+    try:
+        assert drain(board) == ["first", "second"]
+    finally:
+        sa.event.remove(sa.Engine, "before_cursor_execute", fail)
+
+
 def test_jobs_without_keys_are_taken_by_priority_and_age(board: Board) -> None:
     for number, priority in enumerate(("LOW", "NORMAL", "VERY_HIGH", "NORMAL", "LOW", "HIGH")):
         post(board, f"{priority}{number}", priority=priority)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
@@ -112,22 +112,21 @@ def check_file(engine: sa.Engine) -> None:
 
 def transact_statement(
     engine: sa.Engine, what: str, statement: sa.TextClause, values: Mapping[str, Any]
-) -> bool:
-    """Execute a statement that is a whole transaction, in one round trip.
+) -> Sequence[sa.Row[Any]] | None:
+    """Execute a statement that is a whole transaction, in one round trip. Return its rows.
 
     This is for frequent transactions, with an engine from `statement_engine`.
 
-    :returns: True if the statement returned 1. False if it returned another value or failed, or if
-        the connection was lost, so that it may have been executed. The caller then does the same
-        with `transact`, which reports errors.
+    :returns: None if the statement failed, or if the connection was lost, so that it may have been
+        executed. The caller then does the same with `transact`, which reports errors.
     :raises StorageFailure: if the database is unreachable.
     """
     with database_errors.convert_errors(what), _connect(engine) as connection:
         try:
-            return bool(connection.execute(statement, values).scalar() == 1)
+            return connection.execute(statement, values).all()
         except sa.exc.DBAPIError as error:
             LOG.debug("%s in one statement failed: %s", what, error.orig)
-            return False
+            return None
 
 
 def _once(engine: sa.Engine, work: Callable[[sa.Connection], _T], write: bool, durable: bool) -> _T:

@@ -56,20 +56,6 @@ class JobTurns:
             f"SELECT 1 FROM {_QUEUES} WHERE board = :board AND name IN (:queue, '{ALL_QUEUES}')"
             " AND paused_at IS NOT NULL LIMIT 1"
         )
-        # A job that comes before another one of its key. Two conditions, as each uses the index.
-        # The order makes PostgreSQL use it even without statistics; MariaDB would find no rows.
-        same_key = (
-            f"SELECT b.id FROM {_JOBS} b WHERE b.board = :board AND b.queue = :queue"
-            f" AND b.fair_key = {_JOBS}.fair_key"
-            f" AND b.{turns.READY.replace(' AND ', ' AND b.')}"
-        )
-        exists, end = "", "ORDER BY b.priority, b.id LIMIT 1) IS NOT NULL"
-        if dialect == dialects.MYSQL:
-            exists, end = "EXISTS ", ")"
-        precedes = (
-            f"({exists}({same_key} AND b.priority < {_JOBS}.priority {end} OR"
-            f" {exists}({same_key} AND b.priority = {_JOBS}.priority AND b.id < {_JOBS}.id {end})"
-        )
         # The first turn that the next waiting job of the key may have.
         next_start = (
             f"SELECT b.turn - 1.0 / b.fair_weight FROM {_JOBS} b WHERE b.board = :board"
@@ -77,13 +63,32 @@ class JobTurns:
             f" AND b.turn >= {_JOBS}.turn AND (b.turn > {_JOBS}.turn OR b.id > {_JOBS}.id)"
             " ORDER BY b.turn LIMIT 1"
         )
-        columns = f"{precedes} AS preceded, ({next_start}) AS next_start, ({pause}) AS paused"
+        preceded = _preceded(dialect, _JOBS)
+        columns = f"{preceded} AS preceded, ({next_start}) AS next_start, ({pause}) AS paused"
         self._heads = f"{tables.select(tables.JOBS, columns)} WHERE {in_queue} AND {turns.READY}"
         self._first_of_key = (
             f"{tables.select(tables.JOBS)} WHERE {of_key} AND {turns.READY}"
             " AND turn >= 0 AND (priority, id) < (:priority, :id)"
         )
         claim = f"UPDATE {_JOBS} SET owner = :who, claims = claims + 1, updated = {now}"
+        heads = f"{self._heads} ORDER BY turn, id LIMIT {{limit}} FOR UPDATE SKIP LOCKED"
+        no_head = "id NOT IN (SELECT id FROM heads)"
+        has_others = (
+            f"EXISTS (SELECT 1 FROM {_JOBS} WHERE {in_queue} AND {turns.READY} AND {no_head}"
+            " LIMIT 1)"
+        )
+        changes_turns = (
+            f"paused IS NOT NULL OR preceded AND {_preceded(dialect, 'heads', f' AND b.{no_head}')}"
+            f" OR turn >= 0 AND COALESCE(next_start < turn - {_TOLERANCE}, {has_others})"
+        )
+        self._take_at_once = (
+            f"WITH heads AS MATERIALIZED ({heads}), claimed AS ({claim},"
+            f" owner_until = {now} + CAST(:expiry AS DOUBLE PRECISION)"
+            " WHERE id IN (SELECT id FROM heads)"
+            f" AND NOT EXISTS (SELECT 1 FROM heads WHERE {changes_turns}) RETURNING id)"
+            " SELECT heads.*, claimed.id IS NOT NULL AS is_taken"
+            " FROM heads LEFT JOIN claimed ON claimed.id = heads.id ORDER BY turn, heads.id"
+        )
         self._claim = sa.text(f"{claim}, owner_until = NULL WHERE id IN :ids").bindparams(ids)
         self._claim_for = sa.text(
             f"{claim}, owner_until = {now} + :expiry WHERE id IN :ids"
@@ -158,6 +163,20 @@ class JobTurns:
         """Give jobs that wait for a limit their turns, in this order, unless they have one."""
         turns.assign(connection, [row for row in rows if row["turn"] is None])
         connection.execute(self._begin_limited, rows)
+
+    def take_at_once(
+        self, board: str, queue: str, wanted: Wanted
+    ) -> tuple[sa.TextClause, dict[str, Any]] | None:
+        """Return a PostgreSQL statement that claims the next jobs of a queue, or nothing.
+
+        It returns their rows as they were before, with `is_taken`. That is false for all if the
+        claim changes turns or leaves jobs out; then `take` does it.
+        """
+        if wanted.codes or wanted.except_uuids:
+            return None
+        place = {"board": board, "queue": queue}
+        statement = _statement(self._take_at_once.format(limit=wanted.limit))
+        return statement, {**place, "who": wanted.who, "expiry": wanted.expiry}
 
     def take(
         self, connection: sa.Connection, board: str, queue: str, wanted: Wanted
@@ -297,6 +316,28 @@ def _statement(text: str) -> sa.TextClause:
         if f":{name}" in text
     ]
     return sa.text(text).bindparams(*lists)
+
+
+def _preceded(dialect: str, of: str, condition: str = "") -> str:
+    """Return the SQL condition that a job of the same key comes before a row.
+
+    :param of: the table of the row.
+    :param condition: a further condition for the other job, whose table is `b`.
+    """
+    same_key = (
+        f"SELECT b.id FROM {_JOBS} b WHERE b.board = :board AND b.queue = :queue"
+        f" AND b.fair_key = {of}.fair_key AND b.{turns.READY.replace(' AND ', ' AND b.')}"
+        f"{condition}"
+    )
+    # The order makes PostgreSQL use the index even without statistics; MariaDB would find no rows.
+    exists, end = "", "ORDER BY b.priority, b.id LIMIT 1) IS NOT NULL"
+    if dialect == dialects.MYSQL:
+        exists, end = "EXISTS ", ")"
+    # Two conditions, as each uses the index.
+    return (
+        f"({exists}({same_key} AND b.priority < {of}.priority {end} OR"
+        f" {exists}({same_key} AND b.priority = {of}.priority AND b.id < {of}.id {end})"
+    )
 
 
 def _has_begun(row: _Row) -> bool:

@@ -544,10 +544,17 @@ class SQLJobBoard(_stored.BaseStoredJobBoard):
             *(rows.storable_text(who), limit, expiry),
             *(tuple(self.refused_codes), (*except_uuids, *self._unreadable)),
         )
-        claimed = self._transact(
-            f"Taking jobs of queue {queue!r}",
-            lambda connection: self._turns.take(connection, self.namespace, queue, wanted),
-        )
+        what, place = f"Taking jobs of queue {queue!r}", (self.namespace, queue)
+        claimed: Sequence[Mapping[str, Any]] | None = None
+        at_once = self._turns.take_at_once(*place, wanted)
+        if at_once is not None:
+            found = self._execute_alone(what, *at_once)
+            if found is not None and all(row.is_taken for row in found):
+                claimed = [row._asdict() for row in found]
+        if claimed is None:
+            claimed = self._transact(
+                what, lambda connection: self._turns.take(connection, *place, wanted)
+            )
         for row in claimed:
             job = self._readable(row["uuid"], row)
             if job is not None:  # Otherwise its claim expires.
@@ -585,13 +592,16 @@ class SQLJobBoard(_stored.BaseStoredJobBoard):
 
     def _end_claim(self, job: base.Job, who: str, action: str) -> _stored.Status | None:
         parameters = {**self._claim_parameters(job), "who": rows.storable_text(who)}
+        what = f"Releasing the claim on job {job.uuid}"
+        if self._execute_alone(what, self._statements.ends_at_once[action], parameters):
+            return None
 
         def work(connection: sa.Connection) -> _stored.Status | None:
             if connection.execute(self._statements.ends[action], parameters).rowcount:
                 return None
             return _status(self._required_row(connection, job))
 
-        return self._transact(f"Releasing the claim on job {job.uuid}", work)
+        return self._transact(what, work)
 
     @base.check_who
     def park(
@@ -802,13 +812,30 @@ class SQLJobBoard(_stored.BaseStoredJobBoard):
         durable: bool = True,
         transaction: sa.Connection | None = None,
     ) -> _T:
-        if not self._connected:
-            raise exceptions.JobFailure(f"{what} failed: job board {self.name!r} is not connected")
+        self._check_connected(what)
         if transaction is not None:
             with _failures(), _sql.convert_errors(what):
                 return work(transaction)
         with _failures():
             return _sql.transact(self._store.engine, what, work, write=write, durable=durable)
+
+    def _execute_alone(
+        self, what: str, statement: sa.TextClause, parameters: Mapping[str, Any]
+    ) -> Sequence[sa.Row[Any]] | None:
+        """Execute a statement of PostgreSQL that is a whole transaction. Return its rows.
+
+        None: the database does not support it, or it failed, so that `_transact` is necessary.
+        """
+        self._check_connected(what)
+        engine = self._store.statement_engine
+        if engine is None:
+            return None
+        with _failures():
+            return _sql.transact_statement(engine, what, statement, parameters)
+
+    def _check_connected(self, what: str) -> None:
+        if not self._connected:
+            raise exceptions.JobFailure(f"{what} failed: job board {self.name!r} is not connected")
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name} in {self._store!r}>"
@@ -937,9 +964,10 @@ class _Statements:
             "abandon": f"UPDATE {_JOBS} SET {freed}",
             "trash": f"UPDATE {_JOBS} SET trashed = 1, {freed}",
         }
-        self.ends = {
-            action: sa.text(f"{text} WHERE {own_claim} AND owner = :who")
-            for action, text in ends.items()
+        of_owner = f"WHERE {own_claim} AND owner = :who"
+        self.ends = {action: sa.text(f"{text} {of_owner}") for action, text in ends.items()}
+        self.ends_at_once = {
+            action: sa.text(f"{text} {of_owner} RETURNING 1") for action, text in ends.items()
         }
         in_trash = "uuid = :uuid AND board = :board AND trashed = 1"
         self.trashed = sa.text(f"SELECT 1 FROM {_JOBS} WHERE {in_trash}")

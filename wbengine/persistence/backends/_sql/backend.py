@@ -83,7 +83,7 @@ class SQLBackend(base.Backend):
         self.options = self._parsed()
         self.engine: sa.Engine = _sql.make_engine(self.options)
         self.statements = Statements(self.options.dialect)
-        #: Engine for batches that are a single statement; None if batches need a transaction.
+        #: Engine for frequent transactions of a single statement; None if they need a transaction.
         self.statement_engine: Final = _sql.statement_engine(self.options)
         #: Whether batches bypass SQLAlchemy's transactions; False if statements are logged.
         self.has_fast_batches: Final = not self.options.log_statements and (
@@ -387,7 +387,10 @@ class SQLConnection(base.Connection):
         if engine is not None:
             statement = writing.as_statement(self._sql, batch, lease)
             crashpoint("sql.before-commit")
-            return statement is not None and _sql.transact_statement(engine, operation, *statement)
+            if statement is None:
+                return False
+            counts = _sql.transact_statement(engine, operation, *statement)
+            return counts is not None and counts[0][0] == 1
         is_statement = writing.is_statement(self._sql, batch)
 
         def work(driver: sqlite3.Connection) -> bool:
