@@ -77,8 +77,8 @@ class Requests:
         self.name = name
         self.ledger: _base.Ledger = opened
         #: Whether the broker has the rows.
-        self.in_broker = ledger is None
-        if self.in_broker:
+        self.has_rows = ledger is None
+        if self.has_rows:
             target.rows.ledger, target.rows.holder = opened, name
         if name:
             opened.renew(name)
@@ -94,7 +94,7 @@ class Requests:
 
     def open(self, *rows: tuple[str, int], **message: Any) -> list[int]:
         """Open rows (id, epoch) and publish their requests; return the number of their queues."""
-        if not self.in_broker:
+        if not self.has_rows:
             self.ledger.open_many(rows)
             return self.publish(*rows, **message)
         return self.open_again([_base.Opening(*row) for row in rows], **message)
@@ -208,7 +208,7 @@ class Requests:
         :returns: for each whether the row belonged to this worker, or did not exist.
         """
         batch = self.batch(*done, **reply)
-        if self.in_broker:
+        if self.has_rows:
             return list(self.broker.finish(batch, order))
         owned = [self._store(each.id, each.epoch, each.reply) for each in batch]
         sent = [each.reply for each, is_owned in zip(batch, owned, strict=True) if is_owned]
@@ -255,7 +255,7 @@ class Requests:
         self.broker.refuse(message.delivery)
 
     def _unclaim(self, message: Taken) -> None:
-        if not self.in_broker and message.claim is not None and message.claim.granted:
+        if not self.has_rows and message.claim is not None and message.claim.granted:
             self.ledger.release(message.id, message.epoch, self.name)
 
     def discard(self, message: Taken) -> None:

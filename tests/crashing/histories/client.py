@@ -158,7 +158,7 @@ class Client:
         rows = [(id, self._epoch_of(id, 0, 0, 0, 1)) for id in self._some_ids()]
         operations: list[tuple[str, str, Sequence[Any]]]
         operations = [("open", id, [epoch]) for id, epoch in rows]
-        if not self._requests.in_broker or self._random.random() < 0.2:
+        if not self._requests.has_rows or self._random.random() < 0.2:
             self._perform(operations, lambda: self._ledger.open_many(rows))
             self._publish(rows)
         else:
@@ -262,7 +262,7 @@ class Client:
 
     def _finish(self) -> None:
         claimed = self._pop_claimed()
-        if claimed is not None and claimed.taken is not None and self._requests.in_broker:
+        if claimed is not None and claimed.taken is not None and self._requests.has_rows:
             self._finish_and_publish([claimed, *self._claimed[:1]])
             return
         result = f"{self._name}-{self._numbers}"

@@ -65,18 +65,18 @@ class Finisher:
         self._apply = apply
         self._settled = settled
         self._ledger: ledgers.Ledger | None = None
-        self._in_broker = False
+        self._has_rows = False
         self._publishing = _Publishing(self)
         self._one_step = _OneStep(self)
 
-    def use(self, ledger: ledgers.Ledger | None, *, in_broker: bool) -> None:
+    def use(self, ledger: ledgers.Ledger | None, *, has_rows: bool) -> None:
         """Set the ledger; see `TaskRunner.use_ledger`."""
         self._ledger = ledger
-        self._in_broker = in_broker
+        self._has_rows = has_rows
 
     def finish(self, job: Job, reply: env.Envelope) -> None:
         """Finish a request with a row."""
-        if self._in_broker:
+        if self._has_rows:
             self._send(OutgoingMessage(reply, self._one_step, job))
             return
         message = OutgoingMessage(reply, self._publishing, job)

@@ -69,7 +69,7 @@ class TaskRunner:
         self._changed = conditions.Condition(self.lock)
         self.ledger: ledgers.Ledger | None = None
         # Whether the broker has the rows of the ledger, and when to read its digest again.
-        self._in_broker, self._refresh_at = False, -math.inf
+        self._has_rows, self._refresh_at = False, -math.inf
         #: Time of the last request, on the monotonic clock.
         self.last_request_at = -math.inf
         self._proxy = wire
@@ -149,7 +149,7 @@ class TaskRunner:
         A separate ledger that lost its data has another one, and no event reports this.
         """
         ledger, digest = self.ledger, self.server.ledger
-        if ledger is None or digest is None or self._in_broker or now < self._refresh_at:
+        if ledger is None or digest is None or self._has_rows or now < self._refresh_at:
             return
         self._refresh_at = now + LEDGER_REFRESH_SECONDS
         try:
@@ -161,13 +161,13 @@ class TaskRunner:
             with self.lock:
                 self.server.rename_ledger(ledger.digest)
 
-    def use_ledger(self, ledger: ledgers.Ledger | None, *, in_broker: bool) -> None:
+    def use_ledger(self, ledger: ledgers.Ledger | None, *, has_rows: bool) -> None:
         """Set the ledger.
 
-        :param in_broker: whether `Broker.finish` finishes its rows.
+        :param has_rows: whether `Broker.finish` finishes its rows.
         """
-        self.ledger, self._in_broker = ledger, in_broker
-        self._finisher.use(ledger, in_broker=in_broker)
+        self.ledger, self._has_rows = ledger, has_rows
+        self._finisher.use(ledger, has_rows=has_rows)
 
     @property
     def busy(self) -> bool:
