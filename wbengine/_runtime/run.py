@@ -397,12 +397,11 @@ class Run:
         progress = workflows.advance()
         for call in progress.begun:
             self._in_flight.begin(call)
-        ending = workflows.take_ending()
-        for node in ending:
+        for node in progress.ending:
             self._withdraw_node(node)
         for ended_call, outcome in progress.ended:
             self._handle_outcome(ended_call, outcome)
-        return bool(progress.ended or ending)
+        return bool(progress.ended or progress.ending)
 
     def _release(self) -> Sequence[int]:
         """Continue with work that gates release now; return the nodes that may begin."""

@@ -20,9 +20,13 @@ _REVERTED: Final = GivenUp(models.CANCELLED, "it is being reverted")
 
 
 class Progress(NamedTuple):
-    """Calls that begin now, and workflows that have ended."""
+    """Calls that begin now, nodes of workflows that end, and workflows that have ended.
+
+    The remaining steps of `ending` must be withdrawn.
+    """
 
     begun: list[calls.Invocation]
+    ending: list[int]
     ended: list[tuple[WorkflowCall, calls.Outcome]]
 
 
@@ -93,7 +97,7 @@ class Workflows:
         :raises NonDeterministicWorkflow: if a function does not repeat its recorded steps.
         """
         self._changed.update(dict.fromkeys(self._woken.popleft() for _ in range(len(self._woken))))
-        progress = Progress([], [])
+        progress = Progress([], [], [])
         now = self._now()
         while self._changed:
             node, _ = self._changed.popitem()
@@ -104,6 +108,9 @@ class Workflows:
             if not self._is_halted:
                 while run.to_begin:
                     progress.begun.append(run.begin_next(now))
+            if run.must_withdraw:
+                run.must_withdraw = False
+                progress.ending.append(node)
             if run.outcome is not None and run.continues:
                 self._continue_as_new(run, run.outcome)
             elif run.outcome is not None:
@@ -130,13 +137,6 @@ class Workflows:
     def is_computing(self) -> bool:
         """Whether a function runs."""
         return any(run.is_computing for run in self.running.values())
-
-    def take_ending(self) -> list[int]:
-        """Return workflows that end and whose remaining steps must be withdrawn, each once."""
-        ending = [node for node, run in self.running.items() if run.must_withdraw]
-        for node in ending:
-            self.running[node].must_withdraw = False
-        return ending
 
     def halt(self) -> None:
         """Begin no more calls in this run."""
