@@ -326,6 +326,32 @@ def test_concurrent_submissions_of_a_key_give_it_no_advantage(
         assert abs(collections.Counter(name[0] for name in names[:end])["a"] - end / 2) <= 4
 
 
+@pytest.mark.parametrize("store", ["postgresql", "mysql"], indirect=True, scope="module")
+def test_flows_of_a_long_transaction_take_turns_after_its_commit(
+    store: Store, board: Board
+) -> None:
+    assert isinstance(board, impl_sql.SQLJobBoard)
+    flows, places_of_flows = [], []
+    for number in range(10):
+        flow, book = models.FlowDetail(f"late{number}"), models.LogBook("late")
+        book.add(flow)
+        flows.append((flow, book))
+        places_of_flows.append(_places.Place.of("NORMAL", None, "late", None))
+    for number in range(20):
+        post(board, f"a{number}", "a")
+        post(board, f"b{number}", "b")
+    with stores.engine_of(store.backend).begin() as transaction:
+        board.post_flows(flows, places_of_flows, transaction=transaction)
+        for name in take(board, 20):
+            assert name[0] in "ab"
+    counts = {queue.name: (queue.waiting, queue.delayed) for queue in queues_of(board).all()}
+    assert counts == {"default": (30, 0)}, "they wait for no time"
+    with another(store, board) as conductor:  # The first one is busy with other flows.
+        names = take(conductor, 9)
+    assert collections.Counter(name[0] for name in names) == {"a": 3, "b": 3, "l": 3}
+    assert [name for name in names if name[0] == "l"] == ["late0", "late1", "late2"]
+
+
 @in_databases
 def test_only_notes_of_keys_that_change_an_order_are_kept(store: Store, board: Board) -> None:
     queues = queues_of(board)

@@ -12,7 +12,7 @@ __all__ = [
     "BYTES", "IDLE_SECONDS", "KEY", "LOCK_TIMEOUT_SECONDS", "MAX_KEY_LENGTH", "MYSQL", "NUMBER",
     "POSTGRESQL", "SQLITE", "TABLE", "TEXT",
 ]  # fmt: skip
-__all__ += ["exact_text", "now", "upsert"]
+__all__ += ["exact_text", "keyed", "now", "upsert"]
 
 SQLITE: Final = "sqlite"
 MYSQL: Final = "mysql"
@@ -64,6 +64,14 @@ _NOW: Final = {
 def now(dialect: str) -> str:
     """Return the SQL expression for the database's clock, in seconds as a double."""
     return _NOW[dialect]
+
+
+def keyed(dialect: str, table: str) -> str:
+    """Return the name of a table whose rows a statement changes by lists of primary keys.
+
+    MySQL would read small tables completely, and wait for rows that other transactions insert.
+    """
+    return f"{table} FORCE INDEX (PRIMARY)" if dialect == MYSQL else table
 
 
 def upsert(

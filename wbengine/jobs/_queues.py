@@ -261,13 +261,15 @@ def queues_of(backend: base.Backend) -> list[JobQueue]:
 class _Statements:
     def __init__(self, dialect: str) -> None:
         now, jobs, queues = dialects.now(dialect), tables.JOBS.name, tables.JOB_QUEUES.name
-        ready = turns.READY.removeprefix("trashed = 0 AND ")
+        # Read once, not for each row. Conductors give jobs that are due their turns.
+        time = f"(SELECT {now})"
+        is_due, is_later = (f"owner IS NULL AND not_before {sign} {time}" for sign in ("<=", ">"))
         counts = (
-            f"SUM(CASE WHEN {ready} THEN 1 ELSE 0 END) AS waiting,"
-            " SUM(CASE WHEN owner IS NULL AND not_before > 0 THEN 1 ELSE 0 END) AS later,"
+            f"SUM(CASE WHEN {is_due} THEN 1 ELSE 0 END) AS waiting,"
+            f" SUM(CASE WHEN {is_later} THEN 1 ELSE 0 END) AS later,"
             " SUM(CASE WHEN owner IS NOT NULL THEN 1 ELSE 0 END) AS running"
         )
-        oldest = f"MIN(CASE WHEN {ready} THEN created END) AS oldest"
+        oldest = f"MIN(CASE WHEN {is_due} THEN created END) AS oldest"
         on_board = f"FROM {jobs} WHERE board = :board AND trashed = 0"
         self.counts = sa.text(
             f"SELECT queue, {counts}, COUNT(DISTINCT fair_key) AS key_count, {oldest}"

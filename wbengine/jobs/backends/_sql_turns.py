@@ -70,7 +70,8 @@ class JobTurns:
             f"{tables.select(tables.JOBS)} WHERE {of_key} AND {turns.READY}"
             " AND turn >= 0 AND (priority, id) < (:priority, :id)"
         )
-        claim = f"UPDATE {_JOBS} SET owner = :who, claims = claims + 1, updated = {now}"
+        jobs = dialects.keyed(dialect, _JOBS)
+        claim = f"UPDATE {jobs} SET owner = :who, claims = claims + 1, updated = {now}"
         heads = f"{self._heads} ORDER BY turn, id LIMIT {{limit}} FOR UPDATE SKIP LOCKED"
         no_head = "id NOT IN (SELECT id FROM heads)"
         has_others = (

@@ -190,6 +190,9 @@ class SQLJobBoard(_stored.BaseStoredJobBoard):
             _stored.note_submitted(flow.meta, self, job.place)
             new.append((flow.uuid, writing.NewBook(book), self._row(job)))
         delay, keys_of_flows = self._delay(eta), list(keys)
+        if delay is None and transaction is not None:
+            # Flows of other keys may be taken before the commit: the turn is that after it.
+            delay = self._statements.wait_for, 0.0
 
         def work(connection: sa.Connection) -> list[tuple[str, _stored.Posting | None]]:
             owners = self._claim_keys(connection, [uuid for uuid, _, _ in new], keys_of_flows)
@@ -430,7 +433,7 @@ class SQLJobBoard(_stored.BaseStoredJobBoard):
         connection.execute(self._statements.post, job_rows)
         if delay is not None:
             connection.execute(delay[0], [{**row, "seconds": delay[1]} for row in job_rows])
-        else:
+        if delay is None or delay[1] == 0:
             writing.notify_job(connection, self._store.statements, job_rows[0]["uuid"])
 
     def _parse(self, row: Any) -> _stored.Posting:
@@ -937,8 +940,8 @@ class _Statements:
             f" AND owner_until <= (SELECT {now}) ORDER BY owner_until LIMIT :limit) AS expired"
         )
         self.offer = sa.text(
-            f"UPDATE {_JOBS} SET not_before = 0, owner = NULL, owner_until = NULL,"
-            f" turn = {turns.FIRST} WHERE id IN :ids"
+            f"UPDATE {dialects.keyed(dialect, _JOBS)} SET not_before = 0, owner = NULL,"
+            f" owner_until = NULL, turn = {turns.FIRST} WHERE id IN :ids"
             f" AND (not_before > 0 OR owner_until <= {now}) AND {free} AND not_before <= {now}"
         ).bindparams(sa.bindparam("ids", expanding=True))
         # Seconds until a job can be claimed, or NULL, for SQLite. If no job is free now, those with
