@@ -65,7 +65,9 @@ def copied(python: Path, folder: Path, source: str | Path) -> Path:
 
     This is a wheel, or 'checkout', 'editable', 'wheel' or 'removed wheel'.
     """
-    shutil.copytree(python.parents[1], folder, symlinks=True)
+    # Another process may write a compiled file now, which would remain after the removal.
+    unfinished = shutil.ignore_patterns("*.pyc.*")
+    shutil.copytree(python.parents[1], folder, symlinks=True, ignore=unfinished)
     copy = folder / "bin" / "python"
     pip = [copy, "-m", "pip", "install", "--quiet", "--no-deps", "--force-reinstall"]
     if isinstance(source, Path):
