@@ -159,7 +159,7 @@ def filled(template: str, flow: str, atom: str) -> str:
 
 #: Parts of responses that differ between two equal requests.
 VOLATILE = re.compile(
-    r'nonce(=|-)"?[^"\' ]+|(\d+ min )?\d+ s ago|\bnow\b|name="form_token" value="\w+"|'
+    r'nonce(=|-)"?[^"\' ]+|(\d+ min ?)?(\d+ s ?)?ago|\bnow\b|name="form_token" value="\w+"|'
     "content-length: [0-9]+"
 )
 
