@@ -12,7 +12,7 @@ __all__ = [
     "BYTES", "IDLE_SECONDS", "KEY", "LOCK_TIMEOUT_SECONDS", "MAX_KEY_LENGTH", "MYSQL", "NUMBER",
     "POSTGRESQL", "SQLITE", "TABLE", "TEXT",
 ]  # fmt: skip
-__all__ += ["exact_text", "keyed", "now", "upsert"]
+__all__ += ["by_primary_key", "exact_text", "now", "upsert"]
 
 SQLITE: Final = "sqlite"
 MYSQL: Final = "mysql"
@@ -66,8 +66,8 @@ def now(dialect: str) -> str:
     return _NOW[dialect]
 
 
-def keyed(dialect: str, table: str) -> str:
-    """Return the name of a table whose rows a statement changes by lists of primary keys.
+def by_primary_key(dialect: str, table: str) -> str:
+    """Return the name of a table in a statement that changes rows by lists of primary keys.
 
     MySQL would read small tables completely, and wait for rows that other transactions insert.
     """

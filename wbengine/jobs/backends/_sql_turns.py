@@ -70,7 +70,7 @@ class JobTurns:
             f"{tables.select(tables.JOBS)} WHERE {of_key} AND {turns.READY}"
             " AND turn >= 0 AND (priority, id) < (:priority, :id)"
         )
-        jobs = dialects.keyed(dialect, _JOBS)
+        jobs = dialects.by_primary_key(dialect, _JOBS)
         claim = f"UPDATE {jobs} SET owner = :who, claims = claims + 1, updated = {now}"
         heads = f"{self._heads} ORDER BY turn, id LIMIT {{limit}} FOR UPDATE SKIP LOCKED"
         no_head = "id NOT IN (SELECT id FROM heads)"
@@ -82,6 +82,7 @@ class JobTurns:
             f"paused IS NOT NULL OR preceded AND {_preceded(dialect, 'heads', f' AND b.{no_head}')}"
             f" OR turn >= 0 AND COALESCE(next_start < turn - {_TOLERANCE}, {has_others})"
         )
+        self._is_at_once: Final = dialect == dialects.POSTGRESQL
         self._take_at_once = (
             f"WITH heads AS MATERIALIZED ({heads}), claimed AS ({claim},"
             f" owner_until = {now} + CAST(:expiry AS DOUBLE PRECISION)"
@@ -168,12 +169,15 @@ class JobTurns:
     def take_at_once(
         self, board: str, queue: str, wanted: Wanted
     ) -> tuple[sa.TextClause, dict[str, Any]] | None:
-        """Return a PostgreSQL statement that claims the next jobs of a queue, or nothing.
+        """Return a statement that claims the next jobs of a queue, with its parameters.
 
-        It returns their rows as they were before, with `is_taken`. That is false for all if the
-        claim changes turns or leaves jobs out; then `take` does it.
+        It returns their rows as they were before, with `is_taken`. If this is false, nothing was
+        claimed, because turns must change or the queue is paused: `take` claims them.
+
+        :returns: None if only `take` can claim these jobs: in other databases than PostgreSQL, or
+            if jobs are left out.
         """
-        if wanted.codes or wanted.except_uuids:
+        if not self._is_at_once or wanted.codes or wanted.except_uuids:
             return None
         place = {"board": board, "queue": queue}
         statement = _statement(self._take_at_once.format(limit=wanted.limit))

@@ -547,17 +547,7 @@ class SQLJobBoard(_stored.BaseStoredJobBoard):
             *(rows.storable_text(who), limit, expiry),
             *(tuple(self.refused_codes), (*except_uuids, *self._unreadable)),
         )
-        what, place = f"Taking jobs of queue {queue!r}", (self.namespace, queue)
-        claimed: Sequence[Mapping[str, Any]] | None = None
-        at_once = self._turns.take_at_once(*place, wanted)
-        if at_once is not None:
-            found = self._execute_alone(what, *at_once)
-            if found is not None and all(row.is_taken for row in found):
-                claimed = [row._asdict() for row in found]
-        if claimed is None:
-            claimed = self._transact(
-                what, lambda connection: self._turns.take(connection, *place, wanted)
-            )
+        claimed = self._claim_next(queue, wanted)
         for row in claimed:
             job = self._readable(row["uuid"], row)
             if job is not None:  # Otherwise its claim expires.
@@ -565,6 +555,15 @@ class SQLJobBoard(_stored.BaseStoredJobBoard):
                 job.record_claim(number, number, expiry)
                 self.notifier.notify(base.CLAIMED, {"job": job, "who": who})
                 yield job
+
+    def _claim_next(self, queue: str, wanted: _sql_turns.Wanted) -> Sequence[Mapping[str, Any]]:
+        """Claim the next jobs of a queue, and return their rows as they were before."""
+        what, place = f"Taking jobs of queue {queue!r}", (self.namespace, queue)
+        at_once = self._turns.take_at_once(*place, wanted)
+        found = None if at_once is None else self._execute_alone(what, *at_once)
+        if found is not None and all(row.is_taken for row in found):
+            return [row._asdict() for row in found]
+        return self._transact(what, lambda connection: self._turns.take(connection, *place, wanted))
 
     def status_of(self, job: base.Job) -> _stored.Status | None:
         row = self._find(job.uuid)
@@ -940,7 +939,7 @@ class _Statements:
             f" AND owner_until <= (SELECT {now}) ORDER BY owner_until LIMIT :limit) AS expired"
         )
         self.offer = sa.text(
-            f"UPDATE {dialects.keyed(dialect, _JOBS)} SET not_before = 0, owner = NULL,"
+            f"UPDATE {dialects.by_primary_key(dialect, _JOBS)} SET not_before = 0, owner = NULL,"
             f" owner_until = NULL, turn = {turns.FIRST} WHERE id IN :ids"
             f" AND (not_before > 0 OR owner_until <= {now}) AND {free} AND not_before <= {now}"
         ).bindparams(sa.bindparam("ids", expanding=True))

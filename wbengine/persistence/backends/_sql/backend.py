@@ -83,7 +83,7 @@ class SQLBackend(base.Backend):
         self.options = self._parsed()
         self.engine: sa.Engine = _sql.make_engine(self.options)
         self.statements = Statements(self.options.dialect)
-        #: Engine for frequent transactions of a single statement; None if they need a transaction.
+        #: Engine for frequent transactions of a single statement; None: use `engine`.
         self.statement_engine: Final = _sql.statement_engine(self.options)
         #: Whether batches bypass SQLAlchemy's transactions; False if statements are logged.
         self.has_fast_batches: Final = not self.options.log_statements and (
