@@ -18,7 +18,6 @@ from tools import _servers
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="it hurts by ways of Linux's own"),
-    pytest.mark.timeout(300),
 ]
 
 #: Longer than an undisturbed worker can be silent on a busy machine.

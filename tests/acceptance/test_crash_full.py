@@ -10,7 +10,6 @@ from tests.support import tools
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="it kills by ways of Linux's own"),
-    pytest.mark.timeout(300),
 ]
 
 

@@ -51,7 +51,6 @@ def built(folder: Path, *options: str) -> Path:
         [*command, *options, "-d", folder / "trees", SOURCE, folder / "html"],
         capture_output=True,
         text=True,
-        timeout=280,
     )
     assert (ended.returncode, ended.stderr) == (0, ""), ended.stderr
     return folder / "html"
@@ -68,7 +67,6 @@ def test_tutorial_builds_without_warnings(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_documentation_builds_without_warnings(tmp_path: Path) -> None:
     build = built(tmp_path, "-n")
     for page in PAGES:
@@ -108,7 +106,6 @@ def listed_names() -> set[str]:
     return set(entries)
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("page", list(guide()))
 def test_code_blocks_of_page_run_and_print_shown_output(
     page: Path, tmp_path: Path, request: pytest.FixtureRequest

@@ -65,7 +65,6 @@ def started(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         env={**os.environ, "PYTHONPATH": str(workers.REPOSITORY)},
         capture_output=True,
         text=True,
-        timeout=280,
     )
 
 
@@ -73,7 +72,6 @@ def printed(text: str) -> str:
     return "\n".join(line.rstrip() for line in text.splitlines())
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", ALL)
 def test_examples_print_documented_output(kind: str, tmp_path: Path) -> None:
     names = KINDS[kind]

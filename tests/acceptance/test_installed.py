@@ -72,7 +72,6 @@ def run(installed: Path, folder: Path, *words: str) -> subprocess.CompletedProce
         env=installing.environment(folder),
         capture_output=True,
         text=True,
-        timeout=100,
     )
 
 

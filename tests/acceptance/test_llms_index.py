@@ -69,7 +69,7 @@ def source(tmp_path: Path) -> Path:
 def build(source: Path, builder: str) -> Path:
     target = source.parent / builder
     command = ["-m", "sphinx", "-W", "-q", "-b", builder, source, target]
-    ended = python.run(command, capture_output=True, text=True, timeout=100)
+    ended = python.run(command, capture_output=True, text=True)
     assert (ended.returncode, ended.stderr) == (0, "")
     return target
 

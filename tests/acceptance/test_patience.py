@@ -49,7 +49,6 @@ def called(limit: float, *arguments: str) -> subprocess.CompletedProcess[str]:
         cwd=workers.REPOSITORY,
         capture_output=True,
         text=True,
-        timeout=60,
     )
 
 

@@ -72,7 +72,6 @@ def _run(tasks: str, folder: Path) -> list[str]:
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=110,
     )
     assert (process.returncode, process.stderr) == (0, "")
     return process.stdout.splitlines()

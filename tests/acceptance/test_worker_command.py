@@ -80,7 +80,6 @@ def ended(
         cwd=workers.REPOSITORY,
         capture_output=True,
         text=True,
-        timeout=60,
     )
 
 
@@ -314,7 +313,7 @@ def test_worker_runs_if_banner_cannot_be_written(url: str) -> None:
     with open("/dev/full", "w") as full:
         arguments = serving(url, "--burst", "--max-idle-time", "0.1")
         ended = python.run(
-            workers.command(*arguments), real=True, cwd=workers.REPOSITORY, stderr=full, timeout=60
+            workers.command(*arguments), real=True, cwd=workers.REPOSITORY, stderr=full
         )
     assert ended.returncode == 0
 

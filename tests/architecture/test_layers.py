@@ -24,7 +24,7 @@ COMMAND = "from importlinter.cli import lint_imports_command as run; run()"
 def lint(folder: pathlib.Path) -> subprocess.CompletedProcess[str]:
     """Check the package in a folder."""
     command = ["-c", COMMAND, "--no-cache", "--no-logo", str(CONTRACTS)]
-    return python.run(command, real=True, cwd=folder, capture_output=True, text=True, timeout=100)
+    return python.run(command, real=True, cwd=folder, capture_output=True, text=True)
 
 
 def test_imports_keep_the_contracts() -> None:

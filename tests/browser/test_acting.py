@@ -21,8 +21,6 @@ from wbengine.engines import _allowed
 from wbengine.persistence import backends
 from wbengine.schedules import Schedule, Schedules
 
-pytestmark = pytest.mark.timeout(280)
-
 
 def test_suspend_and_resume_buttons_control_the_flow(
     stage: Stage, acting: Site, opened: Opener

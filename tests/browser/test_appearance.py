@@ -26,7 +26,6 @@ RECORD = "WBENGINE_RECORD_SCREENSHOTS"
 KEPT = Path(__file__).resolve().parents[2] / "doc" / "source" / "_static"
 LARGEST = 150_000
 
-pytestmark = pytest.mark.timeout(280)
 
 PAGES = {
     "flows": "",

@@ -14,8 +14,6 @@ from tests.browser.stage import Stage
 from tests.support.browsers import PATIENCE
 from wbengine.dashboard import Site, _cache
 
-pytestmark = pytest.mark.timeout(280)
-
 
 def looks_away(page: Page, away: bool) -> None:
     """Simulate a hidden or visible tab: a hidden page closes its stream and reopens it later."""

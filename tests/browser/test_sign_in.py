@@ -22,8 +22,6 @@ from tests.support.waiting import until
 from wbengine.dashboard import Site
 from wbengine.persistence.backends import _memory
 
-pytestmark = pytest.mark.timeout(280)
-
 SECRET = "a-secret-of-the-client"
 PEOPLE = (
     {"sub": "1-ann", "preferred_username": "ann", "groups": ["staff", "flow-admins"]},

@@ -18,8 +18,6 @@ from wbengine.dashboard import Site
 from wbengine.engines import _allowed
 from wbengine.persistence import backends, base
 
-pytestmark = pytest.mark.timeout(280)
-
 FLOWS = typed_orders.__name__
 SIZES: dict[str, Any] = {
     "desktop": {},

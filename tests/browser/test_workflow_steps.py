@@ -37,9 +37,6 @@ def hold(steps: Any) -> None:
     steps.run(ask)
 
 
-pytestmark = pytest.mark.timeout(280)
-
-
 @pytest.fixture(scope="module")
 def backend(tmp_path_factory: pytest.TempPathFactory) -> Iterator[base.Backend]:
     folder: Path = tmp_path_factory.mktemp("workflows")

@@ -19,7 +19,7 @@ def celery(lines: list[list[Any]]) -> list[dict[str, Any]]:
     process = python.run(
         [str(PEER)],
         input="\n".join(map(json.dumps, lines)),
-        capture_output=True, text=True, timeout=110,
+        capture_output=True, text=True,
     )  # fmt: skip
     assert process.returncode == 0, process.stderr[-2000:]
     return [json.loads(line) for line in process.stdout.splitlines()]

@@ -139,7 +139,6 @@ def test_worker_suspended_during_its_start_receives_no_task(own: Bed, tmp_path: 
         completed = python.run(
             [*fleet, what, word],
             cwd=workers.REPOSITORY,
-            timeout=100,
             text=True,
             capture_output=True,
         )
@@ -175,7 +174,7 @@ def last_words(folder: Path, *words: str, settings: str = "", code: int = 2) -> 
     options += "--tasks", "tests.support.sample_tasks"
     completed = python.run(
         workers.command(*options, *words, warnings="default"),
-        cwd=workers.REPOSITORY, capture_output=True, text=True, timeout=100,
+        cwd=workers.REPOSITORY, capture_output=True, text=True,
         env={**os.environ, "PYTHONPATH": str(folder)},
     )  # fmt: skip
     assert (completed.returncode, "Traceback" in completed.stderr) == (code, False), (

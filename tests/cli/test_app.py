@@ -160,7 +160,7 @@ def test_commands_of_other_packages_are_loaded(wbengine: Command, home: Path) ->
 def piped(words: str, into: str) -> tuple[str, str]:
     """Return both outputs of a pipeline, with the exit code of the command before the pipe."""
     script = f"{sys.executable} -m wbengine {words} {into}; echo ${{PIPESTATUS[0]}}"
-    process = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60)
+    process = subprocess.run(["bash", "-c", script], capture_output=True, text=True)
     return process.stdout, process.stderr
 
 

@@ -40,9 +40,7 @@ def call(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     env |= {"XDG_STATE_HOME": str(folder / "state"), "XDG_RUNTIME_DIR": str(folder)}
     # Import the package under test instead of modules in the current folder.
     env["PYTHONPATH"] = str(Path(__file__).parents[2])
-    return python.run(
-        words, real=True, cwd=folder, env=env, capture_output=True, text=True, timeout=120
-    )
+    return python.run(words, real=True, cwd=folder, env=env, capture_output=True, text=True)
 
 
 @pytest.mark.parametrize(

@@ -38,5 +38,5 @@ signal.pause()
 )
 def test_first_process_reaps_orphans_and_ends_like_its_child(end: str, code: int) -> None:
     program = PROGRAM.replace("*END", end)
-    completed = python.run(["-c", program], capture_output=True, text=True, timeout=60)
+    completed = python.run(["-c", program], capture_output=True, text=True)
     assert (completed.returncode, completed.stderr) == (code, "")

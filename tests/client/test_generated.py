@@ -19,7 +19,7 @@ from tests.client.served import FLOWS, Server
 from tests.dashboard import story
 from wbengine.dashboard import _openapi
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 TYPESCRIPT = Path(__file__).parent / "typescript"
 DOCUMENT = "openapi.json"

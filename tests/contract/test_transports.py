@@ -679,7 +679,7 @@ print(count)
 @in_folders
 def test_queue_of_process_that_died_while_declaring_is_removed(side):
     script = ["-c", DYING, side.site.url]
-    steps = int(python.run(script, check=True, capture_output=True, timeout=60).stdout)
+    steps = int(python.run(script, check=True, capture_output=True).stdout)
     assert steps > 2
     side.site.connect()  # checks for dead processes
     assert side.site.folder.queues == []

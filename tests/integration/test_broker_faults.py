@@ -131,7 +131,6 @@ def stages(tmp_path_factory: pytest.TempPathFactory, broker_servers: Brokers) ->
         yield made
 
 
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize(("medium", "strike"), cases())
 def test_flow_ends_correctly_after_connection_fault(
     medium: Medium, strike: Strike, stages: Stages

@@ -355,7 +355,7 @@ def test_script_configuring_logging_on_import_logs_each_record_once(tmp_path: Pa
     script.write_text(SCRIPT)
     found = python.run(
         [str(script)],
-        capture_output=True, text=True, timeout=120, check=True,
+        capture_output=True, text=True, check=True,
         env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
     )  # fmt: skip
     assert found.stderr.splitlines().count("INFO mine said once") == 1, found.stderr

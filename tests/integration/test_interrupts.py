@@ -77,7 +77,6 @@ def test_interrupt_at_random_moment_leaks_no_resources(kind: str, tmp_path: Path
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(290)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("part", range(8))
 @pytest.mark.parametrize("seed", [None, 1])
@@ -90,7 +89,6 @@ def test_interrupt_at_any_instruction_leaks_no_resources(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(290)
 @pytest.mark.parametrize("kind", KINDS)
 def test_300_interrupts_at_random_moments_leak_no_resources(kind: str, tmp_path: Path) -> None:
     interrupted_runs(kind, tmp_path, "--signals", "300", least=300)

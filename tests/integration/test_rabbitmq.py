@@ -305,7 +305,6 @@ def test_removed_queues_and_exchanges_are_declared_again(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)  # a broker starts twice
 def test_killed_broker_loses_no_persistent_message(broker_servers: brokers.Brokers) -> None:
     rabbitmq = broker_servers["own rabbitmq"]
     after: list[int] = []

@@ -71,6 +71,7 @@ def test_messages_published_during_alarm_arrive_once_after_it_ends(
         until(lambda: is_blocked(e))
         time.sleep(2)  # nothing may happen during this time
         assert len(confirmed) < 99
+        monkeypatch.setattr(amqp_confirms, "CONFIRM_TIMEOUT_SECONDS", 60)
         server.calm()
         assert e.proxy.flush(60)
         until(lambda: len(w.received) >= 100)
@@ -132,7 +133,6 @@ def test_worker_and_status_report_that_broker_accepts_no_messages(starved: Any) 
             capture_output=True,
             text=True,
             check=False,
-            timeout=60,
         )
         assert "(blocked: memory or disk space is low)" in command.stdout
         server.calm()

@@ -211,7 +211,6 @@ def flow_of(name: str, count: int) -> unordered_flow.Flow:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(("appendonly", "times"), [("no", 50), ("yes", 20)])
 def test_no_task_runs_twice_while_redis_is_restored_many_times(
     appendonly: str, times: int, tmp_path: Path

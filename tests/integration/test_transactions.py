@@ -240,7 +240,6 @@ sweeps = pytest.mark.parametrize(
 
 @sweeps
 @pytest.mark.parametrize("engine", ["serial", pytest.param("parallel", marks=pytest.mark.slow)])
-@pytest.mark.timeout(600)  # It starts some 60 processes.
 def test_effect_happens_once_when_engine_is_killed_at_any_point(
     here: shop.Shop, tmp_path: Path, engine: str
 ) -> None:
@@ -249,7 +248,6 @@ def test_effect_happens_once_when_engine_is_killed_at_any_point(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)  # It starts some 60 processes.
 def test_effect_is_undone_once_when_engine_is_killed_at_any_point(
     here: shop.Shop, tmp_path: Path
 ) -> None:

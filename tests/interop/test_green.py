@@ -9,8 +9,6 @@ import pytest
 
 from tests.support import python, workers
 
-pytestmark = pytest.mark.timeout(600)  # including the installation
-
 PROGRAM = """
 import sys, eventlet
 if sys.argv[1:] == ["patched"]:
@@ -77,7 +75,6 @@ def eventlet(tmp_path_factory: pytest.TempPathFactory) -> Path:
         [*pip, "eventlet", "gevent", "greenlet", "dnspython", "zope.event", "zope.interface"],
         real=True,
         check=True,
-        timeout=300,
     )
     return folder
 
@@ -102,7 +99,6 @@ def test_green_executor_runs_a_flow_or_is_refused(
         env={"PYTHONPATH": f"{eventlet}:{workers.REPOSITORY}"},
         capture_output=True,
         text=True,
-        timeout=100,
     )
     assert (done.stdout, done.returncode) == (message, 0), done.stderr
 
@@ -118,7 +114,6 @@ def remote(patched: str, folder: Path, url: str) -> subprocess.CompletedProcess[
         env={"PYTHONPATH": f"{folder}:{workers.REPOSITORY}"},
         capture_output=True,
         text=True,
-        timeout=100,
     )
 
 

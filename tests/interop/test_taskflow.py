@@ -155,7 +155,6 @@ def test_cancelled_flow_waits_for_taskflow_worker(
 # -----------------------------------------------------------------
 
 
-@pytest.mark.timeout(300)  # starts a dozen processes
 def test_taskflow_engines_run_flows_on_wbengine_workers(
     taskflow: peers.TaskFlow, url: Place, kind: str, tmp_path: Path
 ) -> None:

@@ -63,7 +63,6 @@ def named_in_guide() -> set[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_examples_print_the_same_unless_the_guide_names_them(tmp_path: Path) -> None:
     programs = [each for each in examples() if each.stem not in NEED_ZOOKEEPER]
     theirs, ours = tmp_path / "taskflow", tmp_path / "wbengine"

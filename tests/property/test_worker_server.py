@@ -257,7 +257,6 @@ def test_unaccepted_arguments_of_a_task_are_logged_once(caplog: pytest.LogCaptur
     assert "of request b" not in caplog.text
 
 
-@pytest.mark.timeout(600)  # Thorough runs take a minute on an idle machine.
 def test_random_history_of_a_worker_matches_the_oracle() -> None:
     run_state_machine_as_test(
         Machine, settings=settings(max_examples=HISTORIES, stateful_step_count=STEPS)

@@ -305,7 +305,7 @@ def run(
     words: Sequence[object],
     *,
     input: Any = None,
-    timeout: float | None = 100,
+    timeout: float | None = None,
     check: bool = False,
     capture_output: bool = False,
     **options: Any,

@@ -301,7 +301,6 @@ class Deployment:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_each_alert_fires_in_a_deployment_in_which_its_condition_is_true(
     tmp_path: Path, redis_server: Any, redis_url: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,9 +27,6 @@ PATIENCE = 90
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 
 
-pytestmark = pytest.mark.timeout(240)
-
-
 @dataclass(frozen=True)
 class Ran:
     """Spans that one worker with child processes recorded for a client and for a flow."""

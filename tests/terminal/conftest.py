@@ -93,7 +93,6 @@ class Shop:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
-            timeout=100,
         ).stdout
 
     def go(self) -> None:

@@ -38,7 +38,6 @@ def test_script_without_main_guard_fails_at_once(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": str(python.REPOSITORY)},
         capture_output=True,
         text=True,
-        timeout=100,
     )
     assert ended.returncode == 1
     lines = ended.stderr.splitlines()

@@ -376,7 +376,6 @@ def test_unstopped_loop_ends_with_the_interpreter() -> None:
         ["-X", "dev", "-W", "error", "-c", SCRIPT],
         capture_output=True,
         text=True,
-        timeout=100,
     )
     assert (found.returncode, found.stderr) == (0, "")
     assert found.stdout.split() == ["cancelled", "Failure"]

@@ -265,4 +265,4 @@ sys.settrace(lambda *args: None)
 
 def test_interrupted_thread_blocked_in_c_does_not_stop_traced_thread() -> None:
     """On Python 3.11, a traced thread blocks while an exception is pending for another thread."""
-    python.run(["-c", TRACED], timeout=60, check=True)
+    python.run(["-c", TRACED], check=True)

@@ -234,7 +234,7 @@ def test_interpreter_exits_despite_a_lost_thread() -> None:
         "assert told.wait(60)\n"
         "pool.stop()\n"
     )
-    python.run(["-W", "error", "-c", program], check=True, timeout=100)
+    python.run(["-W", "error", "-c", program], check=True)
 
 
 def test_solo_pool_cannot_be_served_twice() -> None:

@@ -25,7 +25,7 @@ def shell(words: str, *arguments: str, **options: object) -> subprocess.Complete
     """Run `words`, in which "$@" is this Python and the arguments."""
     return subprocess.run(
         ["sh", "-c", f"exec {words}", "sh", sys.executable, *arguments],
-        cwd=workers.REPOSITORY, capture_output=True, text=True, timeout=100, **options,
+        cwd=workers.REPOSITORY, capture_output=True, text=True, **options,
     )  # fmt: skip
 
 
