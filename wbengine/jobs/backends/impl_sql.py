@@ -192,7 +192,7 @@ class SQLJobBoard(_stored.BaseStoredJobBoard):
         delay, keys_of_flows = self._delay(eta), list(keys)
         if delay is None and transaction is not None:
             # Flows of other keys may be taken before the commit: the turn is that after it.
-            delay = self._statements.wait_for, 0.0
+            delay = self._statements.post_after, 0.0
 
         def work(connection: sa.Connection) -> list[tuple[str, _stored.Posting | None]]:
             owners = self._claim_keys(connection, [uuid for uuid, _, _ in new], keys_of_flows)
@@ -292,7 +292,7 @@ class SQLJobBoard(_stored.BaseStoredJobBoard):
                     return None, False
             writing.take_debounce_key(connection, statements, key, flow.uuid)
             writing.write_new_books(connection, statements, [new])
-            delay = self._statements.wait_for, key.delay(key.max_seconds)
+            delay = self._statements.post_after, key.delay(key.max_seconds)
             self._insert(connection, [row], delay)
             return flow.uuid, True
 
@@ -405,14 +405,14 @@ class SQLJobBoard(_stored.BaseStoredJobBoard):
         }
 
     def _delay(self, eta: datetime | float | None) -> tuple[sa.TextClause, float] | None:
-        """Return the statement that delays a job, and its parameter."""
+        """Return the statement that posts a delayed job, and its `seconds`."""
         if eta is None:
             return None
         if isinstance(eta, datetime):
             if eta.tzinfo is None:
                 raise ValueError(f"eta must have a time zone, got {eta}")
-            return self._statements.wait_until, max(_MIN_NOT_BEFORE, eta.timestamp())
-        return self._statements.wait_for, named_options.number("eta", eta)
+            return self._statements.post_at, max(_MIN_NOT_BEFORE, eta.timestamp())
+        return self._statements.post_after, named_options.number("eta", eta)
 
     def _insert_one(
         self,
@@ -429,10 +429,13 @@ class SQLJobBoard(_stored.BaseStoredJobBoard):
         job_rows: list[dict[str, Any]],
         delay: tuple[sa.TextClause, float] | None,
     ) -> None:
-        turns.assign(connection, job_rows)
-        connection.execute(self._statements.post, job_rows)
-        if delay is not None:
-            connection.execute(delay[0], [{**row, "seconds": delay[1]} for row in job_rows])
+        if delay is None:
+            turns.assign(connection, job_rows)
+            connection.execute(self._statements.post, job_rows)
+        else:
+            statement, seconds = delay
+            delayed = {"turn": None, "seconds": seconds}  # A job gets its turn when it is due.
+            connection.execute(statement, [{**row, **delayed} for row in job_rows])
         if delay is None or delay[1] == 0:
             writing.notify_job(connection, self._store.statements, job_rows[0]["uuid"])
 
@@ -865,13 +868,11 @@ class _Statements:
         names = ["uuid", "board", "name", "priority", "details", "book_uuid", "book_name"]
         names += ["queue", "fair_key", "fair_weight", "turn"]
         values = ", ".join(f":{name}" for name in names)
-        self.post = sa.text(
-            f"INSERT INTO {_JOBS} ({', '.join(names)}, created, updated)"
-            f" VALUES ({values}, {now}, {now})"
-        )
-        wait = f"UPDATE {_JOBS} SET turn = NULL, not_before"
-        self.wait_for = sa.text(f"{wait} = {now} + :seconds WHERE {this_job}")
-        self.wait_until = sa.text(f"{wait} = :seconds WHERE {this_job}")
+        post = f"INSERT INTO {_JOBS} ({', '.join(names)}, created, updated, not_before)"
+        post += f" VALUES ({values}, {now}, {now},"
+        self.post = sa.text(f"{post} 0)")
+        self.post_after = sa.text(f"{post} {now} + :seconds)")
+        self.post_at = sa.text(f"{post} :seconds)")
         new_job = f"{this_job} AND owner IS NULL AND claims = 0"
         lock = "" if dialect == dialects.SQLITE else " FOR UPDATE"
         self.lock_new_job = sa.text(f"SELECT 1 FROM {_JOBS} WHERE {new_job}{lock}")
