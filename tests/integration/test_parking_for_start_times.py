@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -129,11 +130,33 @@ def test_parked_flow_releases_the_permit_of_a_task_that_waits_for_its_eta(
     assert [name for name, _ in noted(tmp_path)] == ["other"]
 
 
-def test_flow_with_items_that_wait_for_their_eta_is_not_parked(
+@pytest.mark.parametrize("engine", ["serial", "threads"])
+def test_items_that_wait_for_their_eta_hold_no_place(
+    engine: str, store: base.Backend, tmp_path: Path
+) -> None:
+    inputs = {"folder": str(tmp_path), "numbers": [1, 2]}
+    with contextlib.ExitStack() as stack:
+        options = stack.enter_context(engine_options(engine, tmp_path, delayed_tasks))
+        _, parked = stack.enter_context(conducting(store, 1, **options))
+        began = time.time()
+        handle = engines.submit(delayed_tasks.items, [WAIT], backend=store, inputs=inputs)
+        until(lambda: parked == [handle.id])
+        assert handle.state == states.WAITING
+        assert noted(tmp_path) == []
+        handle.result(60)
+    assert [at >= began + WAIT for _, at in noted(tmp_path)] == [True, True]
+    assert len(parked) == 1
+    late = record_of(store, handle, "late")
+    assert (late.attempt, late.repeats) == (1, 0)
+
+
+def test_items_on_workers_with_a_ledger_wait_in_their_place(
     store: base.Backend, tmp_path: Path
 ) -> None:
     inputs = {"folder": str(tmp_path), "numbers": [1, 2]}
-    with conducting(store) as (_, parked):
+    with contextlib.ExitStack() as stack:
+        options = stack.enter_context(engine_options("memory", tmp_path, delayed_tasks))
+        _, parked = stack.enter_context(conducting(store, 1, **options))
         engines.submit(delayed_tasks.items, [0.5], backend=store, inputs=inputs).result(60)
     assert parked == [] and len(noted(tmp_path)) == 2
 
@@ -175,6 +198,23 @@ def test_engine_after_a_death_waits_only_for_the_rest_of_the_eta(store: base.Bac
         later = load_at(clock, linear_flow.Flow("f").add(Acts(bool)), flow_detail=stored.copy())
         later.run()
         assert (clock.time(), later.storage.record("late").attempt) == (end, attempt)
+
+
+def test_items_after_a_death_wait_only_for_the_rest_of_the_eta(
+    store: base.Backend, tmp_path: Path
+) -> None:
+    clock = manual_clock.ManualClock(1000.0)
+    inputs = {"folder": str(tmp_path), "numbers": [1, 2]}
+    engine = load_at(clock, delayed_tasks.items(50), backend=store, store=inputs)
+    copies = [
+        engine.storage.flow_detail.copy()
+        for state in engine.run_iter()
+        if state == states.WAITING and not conducted.notes(tmp_path)
+    ]
+    assert clock.time() == 1050.0
+    clock = manual_clock.ManualClock(1020.0)
+    load_at(clock, delayed_tasks.items(50), flow_detail=copies[0]).run()
+    assert (clock.time(), len(noted(tmp_path))) == (1050.0, 4)
 
 
 def conduct(store: base.Backend, handle: engines.FlowHandle, hook: Callable[[str], None]) -> int:

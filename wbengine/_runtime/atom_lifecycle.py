@@ -269,6 +269,8 @@ class AtomLifecycle:
         runs_again = record.attempt == attempt and not recovered
         if record.attempt != attempt:
             record.submitted = self.now
+        if call.action == calls.EXECUTE and call.task.inner.eta is not None:
+            stored_starts.store_start(record, call.task.inner, self._time())
         self.enter(record, call.task, call.action)
         if runs_again and _was_taken_over(self._storage.flow_detail):
             self.note_resend(record, None)  # Items have no record of their start.

@@ -41,12 +41,10 @@ class StartTimeGate(base.Gate):
         self._record: Final = record
         self._keeps_times: Final = keeps_times and clock.is_real
         self._calls: dict[calls.Invocation, None] = {}
-        self._item_count = 0
 
     @property
-    def parkable(self) -> int | None:
-        # The start of an item is not stored.
-        return None if self._item_count else len(self._calls)
+    def parkable(self) -> int:
+        return len(self._calls)
 
     def admit_calls(self, tasks: list[calls.Invocation]) -> list[calls.Invocation]:
         return [
@@ -72,7 +70,6 @@ class StartTimeGate(base.Gate):
             self._end(call, expired)
         elif call.not_before is not None and call.not_before > now:
             self._calls[call] = None
-            self._item_count += call.index >= 0
             self._timers.set((self, call), min(call.not_before, call.not_after or math.inf))
         else:
             self._note_passed(call)
@@ -82,18 +79,15 @@ class StartTimeGate(base.Gate):
     def _read_times(self, call: calls.Invocation, now: float) -> None:
         """Set the earliest and the latest start of an execution, once.
 
-        Seconds count from the time at which the attempt was ready, perhaps in an earlier run.
+        Seconds count from the time at which the attempt was ready, perhaps in an earlier run, and
+        those of `expires` of a Map's item from the time at which the item was submitted.
 
         :raises TypeError, ValueError: if a value is invalid.
         """
         if call.action != calls.EXECUTE or call.not_before is not None:
             return
-        wall = self._clock.time()
-        if call.index >= 0:
-            start_times.read(call, now, wall)
-            return
-        record = self._record(call)
-        ready = wall if record.submitted is None else record.submitted
+        wall, record = self._clock.time(), self._record(call)
+        ready = wall if call.index >= 0 or record.submitted is None else record.submitted
         start_times.read(call, now - (wall - ready), ready)
         if call.task.eta is not None and (start := stored_starts.start_of(record)) is not None:
             call.not_before = now + (start - wall)
@@ -110,7 +104,6 @@ class StartTimeGate(base.Gate):
         waiting: list[Any] = [call for call in due if call in self._calls]
         for call in waiting:
             del self._calls[call]
-            self._item_count -= call.index >= 0
             expired = call.expired(math.inf) if call.not_before > now else None
             if expired is None:
                 released.append(call)
@@ -119,6 +112,4 @@ class StartTimeGate(base.Gate):
         return base.Work(calls=released)
 
     def withdraw(self, selects: base.Selection) -> base.Work:
-        withdrawn = base.remove_selected(self._calls, selects)
-        self._item_count -= sum(call.index >= 0 for call in withdrawn)
-        return base.Work(calls=withdrawn)
+        return base.Work(calls=base.remove_selected(self._calls, selects))
