@@ -26,6 +26,7 @@ from tests.simulation import growth, meters, scaling
 from tests.support import wiretap, workers
 from tests.support.brokers import Broker
 from wbengine import engines
+from wbengine.engines.worker_based._engine_side import ledger_operations
 from wbengine.transports import _postgresql_statements as sql
 from wbengine.transports._sql_session import Session
 from wbengine.types import _references
@@ -40,8 +41,12 @@ LOOSE = (WRITES, WAKES, "scripts", "reads by the server", "statements")
 
 
 @pytest.fixture(autouse=True)
-def _steady() -> Iterator[None]:
-    """Disable garbage collection, and let threads switch only where they wait."""
+def _steady(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Disable garbage collection, and let threads switch only where they wait.
+
+    Rows are deleted when the flow ends, so that their number in one step does not depend on time.
+    """
+    monkeypatch.setattr(ledger_operations, "_DROP_DELAY_SECONDS", 3600)
     gc.collect()
     gc.disable()
     interval = sys.getswitchinterval()
