@@ -62,6 +62,7 @@ def files(folder):
     return sorted(path for path in paths if not path.startswith("pymp-"))
 
 
+@pytest.mark.slow
 def test_every_engine_writes_the_same_census(root, tmp_path, temporary, capsys):
     censuses = {}
     for engine in ENGINES:
@@ -140,6 +141,7 @@ def test_census_with_wrong_arguments_reports_one_line_and_writes_nothing(
     assert files(root) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_census_leaves_no_files(number, tmp_path):
     """Interrupt the run while hundreds of tasks wait: the flow is reverted."""

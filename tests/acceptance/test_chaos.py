@@ -34,6 +34,7 @@ def _chaos(folder: Path, *arguments: str, code: int = 0) -> dict[str, Any]:
     return data
 
 
+@pytest.mark.slow
 def test_no_task_is_lost_under_random_faults_on_folders(tmp_path: Path) -> None:
     report = _chaos(tmp_path, "--minutes", "0.07", "--seed", "4", *BRIEFLY)
     assert report["flows"] > 0 and report["tasks"] > 0 and report["faults"]
@@ -127,6 +128,7 @@ def test_chaos_tool_finds_lost_tasks_of_taskflow(tmp_path: Path) -> None:
     assert report["lost"] + report["stuck"] + report["wrong"] > 0
 
 
+@pytest.mark.slow
 def test_killed_chaos_tool_leaves_no_process_running(tmp_path: Path) -> None:
     """Its child processes end with the tool."""
     arguments = ("--here", "--flows", "4", "--kills", "1")

@@ -28,7 +28,8 @@ def test_workflow_killed_at_any_crash_point_is_resumed() -> None:
     assert figures and int(figures[1]) > 60, output
 
 
-@pytest.mark.parametrize("count", [8, pytest.param(80, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [8, pytest.param(80, marks=pytest.mark.slow(long=True))])
 def test_steps_in_flight_when_engine_is_killed_are_undone(count: int) -> None:
     words = ("sweep", "--workflows", "--in-flight", count, "--seed", count, "--jobs", 2)
     output = tools.run("crash", *words).stdout
@@ -37,6 +38,7 @@ def test_steps_in_flight_when_engine_is_killed_are_undone(count: int) -> None:
     assert figures and int(figures[1]) == count, output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [12, pytest.param(100, marks=pytest.mark.slow)])
 def test_parents_children_and_forks_end_as_without_kill(count: int) -> None:
     words = ("sweep", "--workflows", "--children", count, "--stores", "sqlite", "--seed", count)
@@ -59,6 +61,7 @@ def test_flows_survive_repeated_kills() -> None:
     assert re.search(r"^3 flows, 3 kills, .* 0 problems$", output, re.MULTILINE), output
 
 
+@pytest.mark.slow
 def test_workflows_survive_repeated_kills() -> None:
     words = ("storm", "--workflows", "--flows", 8, "--kills", 12, "--stores", "dir,sqlite")
     output = tools.run("crash", *words).stdout
@@ -71,6 +74,7 @@ def test_no_flow_runs_again_after_operations_raced() -> None:
     assert re.search(r"^90 races, 0 problems$", output, re.MULTILINE), output
 
 
+@pytest.mark.slow
 def test_commands_at_some_crash_points_are_not_lost() -> None:
     words = ("--engines", "serial", "--commands", "cancel,suspend", "--only", "give-back")
     output = tools.run("crash", "commands", *words, "--quick").stdout

@@ -56,6 +56,7 @@ def built(folder: Path, *options: str) -> Path:
     return folder / "html"
 
 
+@pytest.mark.slow
 def test_tutorial_builds_without_warnings(tmp_path: Path) -> None:
     settings = (
         "include_patterns=tutorial.rst,glossary.rst",
@@ -137,6 +138,7 @@ def test_code_blocks_of_page_run_and_print_shown_output(
     pages.compare(page, page_blocks, printed)
 
 
+@pytest.mark.slow
 def test_modules_of_pages_run_as_programs(tmp_path: Path) -> None:
     shown = [*PAGES, workers.REPOSITORY / "README.md"]
     programs = [script for page in shown for script in page_scripts.scripts(page, tmp_path)]

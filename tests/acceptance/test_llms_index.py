@@ -74,6 +74,7 @@ def build(source: Path, builder: str) -> Path:
     return target
 
 
+@pytest.mark.slow
 def test_llms_txt_lists_pages_of_all_toctrees_with_first_sentence(source: Path) -> None:
     folder = build(source, "html")
     text = (folder / "llms.txt").read_text(encoding="utf-8")
@@ -83,5 +84,6 @@ def test_llms_txt_lists_pages_of_all_toctrees_with_first_sentence(source: Path) 
         assert (folder / "_sources" / page.replace(".html", ".rst.txt")).exists()
 
 
+@pytest.mark.slow
 def test_llms_txt_is_written_for_html_only(source: Path) -> None:
     assert not (build(source, "text") / "llms.txt").exists()

@@ -114,6 +114,7 @@ def test_sdist_contains_each_tracked_file(built: Path) -> None:
     assert tracked - names == {".git-blame-ignore-revs", ".gitignore"}
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)  # the first test of a run that uses `installed` waits for it
 def test_installed_wheel_prints_its_version(built: Path, installed: Path, tmp_path: Path) -> None:
     python = installing.copied(installed, tmp_path / "env", wheel(built))

@@ -6,6 +6,8 @@ import os
 import re
 from pathlib import Path
 
+import pytest
+
 from tests.support import python, workers
 
 TOOL = workers.REPOSITORY / "tools" / "pictures"
@@ -18,6 +20,7 @@ def words(path: Path) -> set[str]:
     return set(text.replace("&#160;", " ").split())
 
 
+@pytest.mark.slow
 def test_terminal_picture_shows_output_of_example(tmp_path: Path) -> None:
     python.run(
         [TOOL, "--here", "terminal", "--folder", tmp_path],

@@ -13,6 +13,7 @@ from tests.support import tools
 from wbengine._runtime.decisions import DecisionPoints
 
 
+@pytest.mark.slow
 def test_random_flows_run_in_processes_without_failures() -> None:
     ended = tools.run("simulate", "--flows", 250, "--seed", 7, "--jobs", 2)
     assert ended.stdout.startswith("250 flows in "), ended.stdout
@@ -22,6 +23,7 @@ def test_random_flows_run_in_processes_without_failures() -> None:
         assert re.fullmatch(r"\d+/250 flows, \d+/s, \d+:\d\d left", line)
 
 
+@pytest.mark.slow
 def test_failing_seed_is_reported_with_shrunk_flow(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

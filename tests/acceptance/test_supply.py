@@ -161,16 +161,19 @@ def checkout(tmp_path: Path) -> Checkout:
     return Checkout(tmp_path)
 
 
+@pytest.mark.slow
 def test_pinned_release_is_installed(checkout: Checkout) -> None:
     assert checkout.install("1.0", checkout.digest, CI="1")[:2] == (0, "True")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variables", [{}, {"CI": "1"}], ids=["developer", "CI"])
 def test_file_with_wrong_hash_is_refused(checkout: Checkout, variables: dict[str, str]) -> None:
     code, output, errors = checkout.install("1.0", "0" * 64, **variables)
     assert (code, output) == (1, "") and checkout.digest in errors
 
 
+@pytest.mark.slow
 def test_missing_pinned_release_fails_in_ci_only(checkout: Checkout) -> None:
     assert checkout.install("2.0", checkout.digest, CI="1")[:2] == (1, "")
     code, output, errors = checkout.install("2.0", checkout.digest)

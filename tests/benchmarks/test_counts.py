@@ -128,6 +128,7 @@ def test_memory_of_flow_matches_record(make: Callable[[int], Any]) -> None:
 # Messages without a broker.
 
 
+@pytest.mark.slow
 def test_calls_and_messages_of_simulated_fleet_match_record() -> None:
     """A simulated engine with 12 workers on a manual clock."""
     calls = Calls()

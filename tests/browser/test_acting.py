@@ -22,6 +22,7 @@ from wbengine.persistence import backends
 from wbengine.schedules import Schedule, Schedules
 
 
+@pytest.mark.slow
 def test_suspend_and_resume_buttons_control_the_flow(
     stage: Stage, acting: Site, opened: Opener
 ) -> None:
@@ -118,6 +119,7 @@ def test_past_times_of_a_schedule_are_shown_and_confirmed(
             page.close()  # before its server stops
 
 
+@pytest.mark.slow
 def test_cancel_button_asks_for_confirmation(stage: Stage, acting: Site, opened: Opener) -> None:
     with stage.held() as flow:
         page = opened(acting, f"flows/{flow}")

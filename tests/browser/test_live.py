@@ -24,6 +24,7 @@ def looks_away(page: Page, away: bool) -> None:
     )
 
 
+@pytest.mark.slow
 def test_task_states_are_updated_live(stage: Stage, site: Site, opened: Opener) -> None:
     with stage.held("evening", reached=False) as flow:
         page = opened(site, f"flows/{flow}")

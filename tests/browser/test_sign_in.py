@@ -196,6 +196,7 @@ def test_refused_person_sees_the_reason(
     expect(page.get_by_role("link", name="Sign in with Example")).to_be_visible()
 
 
+@pytest.mark.slow
 def test_copied_link_of_a_sign_in_is_refused(
     site: Site, window: BrowserContext, browser: Browser
 ) -> None:

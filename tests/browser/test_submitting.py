@@ -39,6 +39,7 @@ def starting(store: base.Backend) -> Iterator[Site]:
     _allowed.set_for_process(None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", list(SIZES))
 def test_flow_is_started_after_faults_were_corrected(
     starting: Site, store: base.Backend, opened: Opener, size: str

@@ -139,6 +139,7 @@ def test_parked_workflow_is_waiting_for_its_signal(
     expect(step.locator(".badge")).to_have_text(re.compile("WAITING"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [390, 1280])
 def test_steps_fit_the_width_of_the_page(
     backend: base.Backend, shown: Site, opened: Opener, width: int

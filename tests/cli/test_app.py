@@ -42,6 +42,7 @@ def test_help_imports_no_slow_module(words: tuple[str, ...]) -> None:
     assert loaded(*words).isdisjoint(HEAVY)
 
 
+@pytest.mark.slow
 def test_store_with_current_schema_is_used_without_migrations(home: Path) -> None:
     """Migrations are slow, so they are not even imported."""
     words = ("flow", "run", "tests.cli.shop:order", "--persistence", f"sqlite:///{home}/flows.db")
@@ -164,6 +165,7 @@ def piped(words: str, into: str) -> tuple[str, str]:
     return process.stdout, process.stderr
 
 
+@pytest.mark.slow
 def test_closed_output_pipe_is_no_error(home: Path) -> None:
     assert piped("config schema", "| head -1") == ("{\n0\n", "")
 

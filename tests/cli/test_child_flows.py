@@ -21,6 +21,7 @@ def parent(home: Path) -> str:
     return handle.id
 
 
+@pytest.mark.slow
 def test_flow_show_contains_parent_and_children(wbengine: Command, parent: str) -> None:
     shown = wbengine("flow", "show", parent)
     assert "22 SUSPENDED" in shown.out and shown.out.count("1 of 2 steps") == 20
@@ -31,6 +32,7 @@ def test_flow_show_contains_parent_and_children(wbengine: Command, parent: str) 
     assert wbengine("flow", "show", child, "--json").json["parent"] == parent
 
 
+@pytest.mark.slow
 def test_flow_list_shows_children_below_their_parent(wbengine: Command, parent: str) -> None:
     (root,) = wbengine("flow", "list", "--tree", "--json").json["flows"]
     assert root["uuid"] == parent and root["children"] == {"SUSPENDED": 22}
@@ -40,6 +42,7 @@ def test_flow_list_shows_children_below_their_parent(wbengine: Command, parent: 
     assert "2 more children" in shown.out + shown.err
 
 
+@pytest.mark.slow
 def test_flow_list_pages_through_children(wbengine: Command, parent: str) -> None:
     first = wbengine("flow", "list", "--parent", parent, "--limit", "15", "--json").json
     second = wbengine("flow", "list", "--parent", parent, "--after", first["after"], "--json").json
@@ -47,6 +50,7 @@ def test_flow_list_pages_through_children(wbengine: Command, parent: str) -> Non
     assert len(uuids) == 22 and second["after"] is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", ["revert", "retry", "fork --from failed"])
 def test_commands_that_run_flows_again_select_parents(
     wbengine: Command, parent: str, home: Path, words: str

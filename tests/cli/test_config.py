@@ -324,6 +324,7 @@ def test_include_modules_are_imported_first(
     assert "$WBENGINE_INCLUDE: cannot import 'no_such_module'" in answer.error
 
 
+@pytest.mark.slow
 def test_schema_is_valid_and_matches_the_settings(wbengine: Command) -> None:
     schema = wbengine("config", "schema").json
     jsonschema.Draft202012Validator.check_schema(schema)

@@ -107,6 +107,7 @@ def test_missing_key_file_is_an_invalid_setting(
         assert (refused.code, "cannot read key file" in refused.err) == (78, True), refused
 
 
+@pytest.mark.slow
 def test_doctor_reports_values_that_need_a_missing_setting(
     wbengine: Command, home: Path, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:

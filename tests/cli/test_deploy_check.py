@@ -87,6 +87,7 @@ def check(wbengine: Command, *words: str) -> Any:
     return answer.json
 
 
+@pytest.mark.slow
 def test_predictions_equal_results_of_runs(wbengine: Command, store: base.Backend) -> None:
     uuids = {}
     for edit in edited_flows.EDITS:
@@ -181,6 +182,7 @@ def test_hint_names_a_renamed_task_that_recorded_steps_need(
     assert resumed(store, uuid) == "continues"
 
 
+@pytest.mark.slow
 def test_equal_differences_of_many_flows_are_one_finding(
     wbengine: Command, store: base.Backend
 ) -> None:

@@ -136,6 +136,7 @@ def test_redis_with_eviction_and_without_persistence_is_reported(
         assert wrong(wbengine("doctor", "--url", url, "--json")) == []
 
 
+@pytest.mark.slow
 def test_missing_rabbitmq_permission_is_reported(
     wbengine: Command, rabbitmq_server: Any, rabbitmq_url: Any, tmp_path: Path
 ) -> None:
@@ -275,6 +276,7 @@ def test_worker_on_another_exchange_is_reported(wbengine: Command, folder: str) 
         assert wrong(wbengine("doctor", *words[0].split(), "--json")) == []
 
 
+@pytest.mark.slow
 def test_missing_workers_are_reported(wbengine: Command, folder: str, home: Path) -> None:
     (home / "wares.py").write_text(
         "from wbengine import task\nclass Price(task.Task):\n    def execute(self): return 1\n"
@@ -423,6 +425,7 @@ def test_graphviz_is_reported_as_present_or_missing(
     assert good is None and "apt-get install graphviz" in text
 
 
+@pytest.mark.slow
 def test_missing_extra_is_reported(wbengine: Command, redis_url: Any, home: Path) -> None:
     """The process cannot import the client, as if it were not installed."""
     hidden = home / "hidden"
@@ -548,6 +551,7 @@ def test_doctor_ends_within_its_time_limit(home: Path, wbengine: Command) -> Non
     assert match is not None and int(match[1] or 0) <= 8
 
 
+@pytest.mark.slow
 def test_output_without_unicode_uses_ascii_signs(wbengine: Command, served: str) -> None:
     wbengine("db", "upgrade")
     plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": ""}

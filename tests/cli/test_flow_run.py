@@ -459,6 +459,7 @@ def test_watch_reads_end_of_flow_whose_process_ended_meanwhile(
     assert wbengine("flow", "watch", KEPT).code == 0
 
 
+@pytest.mark.slow
 def test_immediate_failure_of_a_detached_flow_is_reported(wbengine: Command, home: Path) -> None:
     (home / "vanishing.py").write_text(
         "import pathlib\nfrom tests.cli.shop import order\n"

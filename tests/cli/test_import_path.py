@@ -43,6 +43,7 @@ def call(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return python.run(words, real=True, cwd=folder, env=env, capture_output=True, text=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [
@@ -78,6 +79,7 @@ def script(folder: Path) -> str:
     return str(path)
 
 
+@pytest.mark.slow
 def test_current_folder_is_last_on_the_import_path_of_the_script(folder: Path, script: str) -> None:
     """Python does not search the current folder for a script; the command appends it."""
     done = call(folder, script, "flow", "run", "mine:Dump", "--json")

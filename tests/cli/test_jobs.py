@@ -126,6 +126,7 @@ def test_commands_tell_that_no_conductor_serves_a_queue(wbengine: Command, url: 
     assert "3 flows in queue 'mails', which is paused since" in answer.out
 
 
+@pytest.mark.slow
 def test_commands_use_the_queues_of_a_board_in_redis(
     wbengine: Command, url: str, broker_servers: brokers.Brokers
 ) -> None:

@@ -103,6 +103,7 @@ def test_schema_of_files_describes_destinations(wbengine: Command) -> None:
     assert "flow_blocked" in schema["properties"]["events"]["items"]["enum"]
 
 
+@pytest.mark.slow
 def test_doctor_reports_destinations_that_receive_nothing(
     wbengine: Command, settings: Path, site: receivers.Receiver
 ) -> None:

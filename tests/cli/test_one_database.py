@@ -48,6 +48,7 @@ def database_url(
         yield url
 
 
+@pytest.mark.slow
 def test_commands_meet_in_database_of_flows(
     wbengine: Command, runtime: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

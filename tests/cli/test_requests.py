@@ -283,6 +283,7 @@ def conductors_finding(wbengine: Command) -> tuple[bool | None, str] | None:
     return found[0] if found else None
 
 
+@pytest.mark.slow
 def test_doctor_reports_work_that_waits_too_long_as_a_problem(
     wbengine: Command, store: base.Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -308,6 +309,7 @@ def test_doctor_reports_work_that_waits_too_long_as_a_problem(
     assert conductors_finding(wbengine) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", ["cancel", "revert"])
 def test_doctor_reports_suspended_flows_that_wait_for_their_cancellation(
     verb: str, wbengine: Command, store: base.Backend, monkeypatch: pytest.MonkeyPatch

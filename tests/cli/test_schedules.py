@@ -72,6 +72,7 @@ def test_existing_schedule_with_a_slash_stays_usable(wbengine: Command, store: P
     assert "Schedule name must not contain '/', or be '.' or '..', got 'a/b'" in answer.error
 
 
+@pytest.mark.slow
 def test_schedule_is_added_paused_run_and_deleted(wbengine: Command, store: Path) -> None:
     added = wbengine("schedule", "add", "nightly", ORDER, "--cron", "30 2 * * *",
                      "--time-zone", "Europe/Berlin", "--jitter", "5m", "--tag", "team=post",
@@ -169,6 +170,7 @@ undo_until = "2d"
 """
 
 
+@pytest.mark.slow
 def test_schedules_in_a_file_are_fired_by_serve(wbengine: Command, home: Path) -> None:
     file = home / "wbengine.toml"
     file.write_text(FILE)

@@ -56,6 +56,7 @@ def stopped(process: subprocess.Popen[str], *signals: int) -> tuple[int, str]:
     return process.returncode, err
 
 
+@pytest.mark.slow
 def test_submitted_flows_are_run_by_serve(wbengine: Command, store: Path) -> None:
     uuid = submit(wbengine, "order", "--name", "mine", "--tag", "team=billing")
     answer = wbengine(
@@ -181,6 +182,7 @@ def test_memory_store_is_refused(wbengine: Command, home: Path, words: tuple[str
     assert answer.code == 2 and "the store must outlive this process, got memory" in answer.error
 
 
+@pytest.mark.slow
 def test_sigterm_suspends_flows_for_another_serve(wbengine: Command, store: Path) -> None:
     uuid = submit(wbengine, "slow")
     process = wbengine.begin("serve")
@@ -205,6 +207,7 @@ def test_second_signal_stops_running_flows_immediately(wbengine: Command, store:
     assert process.returncode == 1 and not done(store)
 
 
+@pytest.mark.slow
 def test_flow_of_a_killed_engine_is_resumed_by_one_serve(wbengine: Command, store: Path) -> None:
     process = slow_flow(wbengine)
     [row] = wbengine("flow", "list", "--json").json["flows"]

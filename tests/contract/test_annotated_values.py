@@ -415,6 +415,7 @@ def shop(tmp_path: pathlib.Path) -> pathlib.Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_another_process_runs_submitted_flows_with_models(
     shop: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -424,6 +425,7 @@ def test_another_process_runs_submitted_flows_with_models(
         assert fresh.run(SUBMIT, url, cwd=shop).stdout == "equal\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("has_keys", [False, True])
 def test_another_process_imports_the_factory_whose_argument_is_a_model(
     shop: pathlib.Path, monkeypatch: pytest.MonkeyPatch, has_keys: bool
@@ -457,6 +459,7 @@ with backends.backend(sys.argv[1]) as store, contextlib.closing(store.get_connec
 """
 
 
+@pytest.mark.slow
 def test_module_is_imported_only_for_signed_arguments(
     shop: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -473,6 +476,7 @@ def test_module_is_imported_only_for_signed_arguments(
     assert fresh.run(READ, url, uuid, cwd=shop).stdout == "not trusted False\n"
 
 
+@pytest.mark.slow
 def test_worker_decodes_models_of_its_tasks(
     shop: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -329,6 +329,7 @@ def test_value_of_maximum_depth_is_stored_and_deeper_one_refused(
 # Random writes, compared with the memory backend.
 
 
+@pytest.mark.slow
 @places.everywhere
 @few
 @given(data=st.data())

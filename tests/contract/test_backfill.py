@@ -148,6 +148,7 @@ def test_time_that_is_fired_meanwhile_has_one_flow(site: ScheduleSite) -> None:
     assert fired(site) == [60, 120, 180]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [1, 2])
 def test_backfill_waits_while_the_limit_is_reached(site: ScheduleSite, limit: int) -> None:
     site.add()
@@ -191,6 +192,7 @@ def test_second_process_cannot_backfill_at_the_same_time(site: ScheduleSite) -> 
     next(site.schedules.backfill("s", FIRST, limit=99))
 
 
+@pytest.mark.slow
 def test_killed_backfill_can_be_repeated_without_doubles(tmp_path: Path) -> None:
     url, number = f"sqlite:///{tmp_path}/flows.db", 1
     with backends.backend(url) as backend:

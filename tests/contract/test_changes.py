@@ -169,6 +169,7 @@ def test_changes_exclude_items_of_earlier_attempts(connection: Connection) -> No
     assert [(item.attempt, item.value) for item in items] == [(2, "x")]
 
 
+@pytest.mark.slow
 @places.dialects
 @few
 @given(data=st.data())

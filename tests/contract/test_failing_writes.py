@@ -118,6 +118,7 @@ class FlowRuns:
             engine.run()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "fault"),
     [

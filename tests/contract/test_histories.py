@@ -20,6 +20,7 @@ def record(url: str, ledger: str | None, histories: int, folder: Path, defect: s
     return fresh.call("tests.crashing.histories.recording", "run", *arguments, real=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind, histories", [
     ("memory", 8), ("filesystem", 4), ("redis", 8), ("postgresql", 3), ("mysql", 3),
     ("separate", 3),

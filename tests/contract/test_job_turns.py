@@ -651,6 +651,7 @@ def test_concurrent_conductors_take_each_job_once(store: Store, board: Board) ->
     assert sorted(taken) == sorted(expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store", ("memory", "redis"), indirect=True, scope="module")
 @settings(max_examples=25, deadline=None)
 @given(

@@ -340,6 +340,7 @@ def test_random_lease_operations_agree_with_model(
 # Between processes.
 
 
+@pytest.mark.slow
 @places.durable_dialects
 def test_lease_is_granted_to_one_of_several_processes(
     conf: stores.Conf, connection: Connection

@@ -154,6 +154,7 @@ def _tracing() -> Iterator[None]:
     tracemalloc.stop()
 
 
+@pytest.mark.slow
 def test_mutated_values_do_no_harm(harmful_events: list[str]) -> None:
     seed = random.randrange(2**32)
     decoded = check(400, seed, harmful_events)

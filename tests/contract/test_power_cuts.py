@@ -80,6 +80,7 @@ def turn_in(folder: Path) -> int | None:
         shutil.rmtree(folder)
 
 
+@pytest.mark.slow
 def test_power_cut_at_any_call_loses_no_confirmed_write(
     life: tuple[Path, list[disks.Call]], tmp_path: Path
 ) -> None:
@@ -126,6 +127,7 @@ with backends.backend(json.loads(sys.argv[1])) as backend:
 """
 
 
+@pytest.mark.slow
 def test_flow_of_one_task_syncs_four_times(tmp_path: Path) -> None:
     """Syncs: save the flow, start, result and end."""
     conf = stores.conf("sqlite", tmp_path)
@@ -177,6 +179,7 @@ def bodies_in(folder: Path) -> list[int]:
     return bodies
 
 
+@pytest.mark.slow
 def test_process_killed_at_any_call_loses_or_tears_no_message(tmp_path: Path) -> None:
     root = tmp_path / "root"
     root.mkdir()
@@ -226,6 +229,7 @@ os.write(told, b"done")
 """
 
 
+@pytest.mark.slow
 def test_power_cut_at_any_call_grants_no_claim_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -543,6 +543,7 @@ def test_slow_factory_does_not_delay_other_schedules(
     assert site.fired("a") == site.fired() == [60, 120]
 
 
+@pytest.mark.slow
 def test_manual_run_is_fired_before_due_schedules(site: Site) -> None:
     """This includes a request while many schedules are being fired."""
     site.add(every=7200)

@@ -463,6 +463,7 @@ def test_keys_with_the_same_hash_are_refused(key: Callable[[int], Any]) -> None:
             codec.loads(json.dumps({"$wbe": tag, "v": encoded}))
 
 
+@pytest.mark.slow
 def test_number_of_unusual_keys_in_messages_is_limited() -> None:
     """A store accepts more of them."""
     send, receive, many = envelope.packer(True), envelope.unpacker(True), range(100_001)

@@ -106,6 +106,7 @@ def in_body(name: str, value: Any) -> dict[str, Any]:
     return {"content": content, "headers": {"content-type": "application/json"}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: f"{path.method} {path.template}")
 def test_hostile_values_are_refused_or_harmless(attacked: story.Kept, path: Path) -> None:
     uuid = attacked.uuids["leaking"]

@@ -122,6 +122,7 @@ def test_stream_on_a_reused_connection_is_not_interrupted(
             received += part
 
 
+@pytest.mark.slow
 def test_visitor_that_does_not_read_the_answer_is_disconnected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -261,6 +262,7 @@ def test_clients_connect_while_the_server_is_busy(tmp_path: Path) -> None:
         assert time.monotonic() - began < PATIENCE
 
 
+@pytest.mark.slow
 def test_unauthenticated_client_that_does_not_read_is_disconnected(tmp_path: Path) -> None:
     limits = "from wbengine.dashboard import _connection_limits as limits"
     few_seconds = f"{limits}; limits.REQUEST_SECONDS = 0.5"

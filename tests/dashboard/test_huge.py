@@ -122,6 +122,7 @@ def test_first_page_reads_no_atoms(
     assert browser.get(f"/flows/{wide.uuid}?part=body").status_code == 503
 
 
+@pytest.mark.slow
 def test_following_pages_read_the_atoms_once(
     wide: Wide, browser: TestClient, counted: Counted
 ) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx2
 import mcp
+import pytest
 
 from tests.dashboard import story
 from tests.dashboard.conftest import TOKENS, site
@@ -48,6 +49,7 @@ def command(tmp_path: Path, *options: str) -> mcp.StdioServerParameters:
     return mcp.StdioServerParameters(command=sys.executable, args=arguments, env=environment)
 
 
+@pytest.mark.slow
 def test_assistant_submits_reads_and_cancels(tmp_path: Path) -> None:
     async def use() -> None:
         async with mcp.Client(command(tmp_path, "--allow-actions")) as client:
@@ -68,6 +70,7 @@ def test_assistant_submits_reads_and_cancels(tmp_path: Path) -> None:
     asyncio.run(use())
 
 
+@pytest.mark.slow
 def test_assistant_only_reads_by_default(tmp_path: Path) -> None:
     engines.submit(FACTORY, backend=f"sqlite:///{tmp_path}/flows.db")
 

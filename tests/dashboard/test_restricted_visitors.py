@@ -188,6 +188,7 @@ def walked(shop: Shop, headers: dict[str, str]) -> dict[str, tuple[int, str]]:
     return answers
 
 
+@pytest.mark.slow
 def test_no_response_depends_on_foreign_flows(shop: Shop) -> None:
     shop.add_own()
     before = walked(shop, BILL)
@@ -220,6 +221,7 @@ def count_foreign_flows(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
         driver.commit()
 
 
+@pytest.mark.slow
 def test_no_response_contains_a_number_that_counts_foreign_flows(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -237,6 +239,7 @@ def test_no_response_contains_a_number_that_counts_foreign_flows(
             assert not MANY <= number % BATCHES < MANY + 1000, (path, number)
 
 
+@pytest.mark.slow
 def test_foreign_flow_is_answered_as_a_missing_one(shop: Shop) -> None:
     shop.add_own()
     shop.add_foreign()

@@ -118,6 +118,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
     shop.backend.close()
 
 
+@pytest.mark.slow
 def test_exit_code_1_is_shown_on_the_page_and_logged(
     shop: Shop, caplog: pytest.LogCaptureFixture, audit: Callable[[], list[str]]
 ) -> None:
@@ -142,6 +143,7 @@ def test_exit_code_1_is_shown_on_the_page_and_logged(
     assert story.CANARY not in caplog.text
 
 
+@pytest.mark.slow
 def test_late_failure_is_shown_on_the_page_and_audited(
     shop: Shop, caplog: pytest.LogCaptureFixture, audit: Callable[[], list[str]]
 ) -> None:
@@ -167,6 +169,7 @@ def test_late_failure_is_shown_on_the_page_and_audited(
         assert "Retry failed" not in browser.get(shop.path).text
 
 
+@pytest.mark.slow
 def test_partial_secret_at_the_cut_of_the_output_is_masked(shop: Shop) -> None:
     """Only the end of a long output is shown; the cut may be inside a secret."""
     (shop.folder / "chatty").touch()
@@ -177,6 +180,7 @@ def test_partial_secret_at_the_cut_of_the_output_is_masked(shop: Shop) -> None:
     assert story.CANARY[-6:] not in page
 
 
+@pytest.mark.slow
 def test_secrets_are_masked_even_if_the_store_is_unusable(
     shop: Shop, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -78,6 +78,7 @@ def test_text_tree_without_states_shows_names_only():
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_text_tree_of_many_flows_is_shortened():
     view = view_of(records.wide(50_000))
     lines = drawing.draw(view.outline, view).splitlines()
@@ -268,6 +269,7 @@ def huge():
     return view_of(records.wide(20_000))
 
 
+@pytest.mark.slow
 def test_graph_of_20000_atoms_is_collapsed_to_its_flows():
     view = huge()
     graph = json.loads(drawing.draw(view.outline, view, format="json"))
@@ -301,6 +303,7 @@ def test_part_of_a_flow_is_drawn_alone():
     assert "task-0" in one
 
 
+@pytest.mark.slow
 def test_deep_flow_is_drawn_without_recursion():
     nodes = [OutlineNode("f0", FLOW, None)]
     nodes += [OutlineNode(f"f{depth}", FLOW, depth - 1) for depth in range(1, 1500)]

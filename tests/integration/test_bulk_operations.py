@@ -292,6 +292,7 @@ _KILLED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "name", "arguments", "state"),
     [

@@ -350,6 +350,7 @@ def test_signal_that_is_sent_during_a_continuation_is_received(store: base.Backe
     assert engine.storage.fetch("result") == ["a", "b", "c"]
 
 
+@pytest.mark.slow
 def test_many_continuations_keep_the_flow_small(store: base.Backend) -> None:
     engine = engines.load(count, backend=store, store={"limit": 300})
     engine.run()

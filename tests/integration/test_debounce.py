@@ -142,6 +142,7 @@ def _submit_in_process(url: str, name: str, barrier: Any, queue: Any) -> None:
         queue.put((name, handle.id))
 
 
+@pytest.mark.slow
 @everywhere
 def test_simultaneous_submissions_of_processes_create_one_flow(place: Place) -> None:
     context = multiprocessing.get_context("spawn")
@@ -160,6 +161,7 @@ def test_simultaneous_submissions_of_processes_create_one_flow(place: Place) -> 
     assert result(place, handle)["name"] in received
 
 
+@pytest.mark.slow
 @everywhere
 def test_flow_that_starts_has_the_inputs_of_one_submission(place: Place) -> None:
     """Each submission is either in a flow that ran, or replaced before it was claimed."""

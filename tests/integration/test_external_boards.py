@@ -72,6 +72,7 @@ def test_conductor_of_the_board_runs_submitted_flow(
         assert engines.handle(handle.id, backend=store, board=mine).wait(0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dies", [False, True])
 def test_conductor_of_the_board_runs_flows_of_submit_many(
     store: persistence.Backend, place: str, dies: bool, monkeypatch: pytest.MonkeyPatch

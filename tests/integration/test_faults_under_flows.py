@@ -152,6 +152,7 @@ def test_redis_restored_from_a_snapshot_grants_no_second_claim() -> None:
             assert not other.claim(ID, 1, "two").granted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["cut", "late"])
 def test_worker_reconnecting_to_redis_runs_each_request_once(
     redis_server: brokers.Redis, redis_url: str, tmp_path: Path, fault: str

@@ -66,11 +66,13 @@ def interrupted_runs(kind: str, folder: Path, *options: str, least: int) -> None
     print(f"{kind} {' '.join(options)}: {result}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_interrupt_in_critical_section_leaks_no_resources(kind: str, tmp_path: Path) -> None:
     interrupted_runs(kind, tmp_path, "--points", *CRITICAL[kind], least=40)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_interrupt_at_random_moment_leaks_no_resources(kind: str, tmp_path: Path) -> None:
     interrupted_runs(kind, tmp_path, "--signals", "10", least=10)

@@ -37,6 +37,7 @@ class Fragile(task.Task):
 WARNS = "ignore:The ``noload`` loader strategy is deprecated"
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings(WARNS)
 def test_flow_runs_over_sql_database_of_kombu(tmp_path: Path) -> None:
     url = f"sqlalchemy+sqlite:///{tmp_path}/broker.db"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
+
 from tests.support import fresh
 
 #: Each mode runs in a fork, in which nothing is imported that only a run imports.
@@ -63,6 +65,7 @@ atexit.register(checked) if place else threading.Thread(target=late).start()
 MODES = "serial", "serial atexit", "processes", "threads_and_store", "brokers"
 
 
+@pytest.mark.slow
 def test_flows_run_after_the_main_thread_has_ended(tmp_path: Path) -> None:
     root = str(Path(__file__).parents[2])
     completed = fresh.run(

@@ -269,6 +269,7 @@ def use_units(store: persistence.Backend, name: str, rate: str, units: float, ag
         connection.execute(sa.insert(tables.LIMITS), [values])
 
 
+@pytest.mark.slow
 def test_flow_with_a_cost_is_offered_once_and_keeps_its_place(
     store: persistence.Backend, offers: list[str]
 ) -> None:
@@ -286,6 +287,7 @@ def test_flow_with_a_cost_is_offered_once_and_keeps_its_place(
     assert offers[0] == large.id
 
 
+@pytest.mark.slow
 @on_all_dialects
 @pytest.mark.parametrize("is_paused", [True, False], ids=["paused", "not served"])
 def test_flow_of_a_queue_that_no_conductor_serves_takes_no_permit(

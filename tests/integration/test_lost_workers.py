@@ -235,6 +235,7 @@ def test_stalled_engine_does_not_treat_workers_as_lost(tmp_path: Path) -> None:
         executor.stop()
 
 
+@pytest.mark.slow
 def test_hundred_engines_share_one_executor() -> None:
     """Each engine gets its own results. A failed engine does not affect the others."""
     place = "memory://hundred"

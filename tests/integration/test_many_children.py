@@ -63,6 +63,7 @@ def states_of_children(store: sql.SQLBackend, parent: str) -> Counter[str]:
     return Counter(row.state for row in rows)
 
 
+@pytest.mark.slow
 def test_writes_per_child_are_constant_and_parent_wakes_rarely(
     store: sql.SQLBackend, tmp_path: Path
 ) -> None:
@@ -77,6 +78,7 @@ def test_writes_per_child_are_constant_and_parent_wakes_rarely(
     assert abs(second - first) < first / 10
 
 
+@pytest.mark.slow
 def test_children_are_stored_with_few_statements(
     store: sql.SQLBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,6 +96,7 @@ def test_children_are_stored_with_few_statements(
     assert started == [20, 20, 10]
 
 
+@pytest.mark.slow
 def test_children_in_progress_together_are_reverted_together(
     store: sql.SQLBackend, tmp_path: Path
 ) -> None:
@@ -134,6 +137,7 @@ def test_later_child_is_reverted_before_those_whose_results_it_may_use(
     assert sorted(released[1:]) == ["release-0", "release-1", "release-2"]
 
 
+@pytest.mark.slow
 def test_each_child_of_cancelled_parent_receives_one_command(
     store: sql.SQLBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,6 +152,7 @@ def test_each_child_of_cancelled_parent_receives_one_command(
     assert statements["parked"] >= 20
 
 
+@pytest.mark.slow
 def test_all_children_of_suspended_parent_are_suspended_and_resumed(
     store: sql.SQLBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -145,6 +145,7 @@ def test_task_fails_if_its_request_or_result_exceeds_packet_of_server(
         engines.run(flow, engine="workers", url=mariadb_url, inputs=inputs)
 
 
+@pytest.mark.slow
 def test_message_of_a_third_of_the_packet_is_published(database: Database) -> None:
     worker = database.open("w")
     assert isinstance(worker, MySQLBroker)

@@ -110,6 +110,7 @@ def test_failed_flow_is_sent_once_with_a_signature(
     assert request.headers["Wbengine-Signature"] == f"sha256={digest.hexdigest()}"
 
 
+@pytest.mark.slow
 def test_five_thousand_failures_are_one_message(
     store: persistence.Backend, site: receivers.Receiver, tmp_path: Path
 ) -> None:
@@ -664,6 +665,7 @@ def test_certificate_is_checked(store: persistence.Backend, tmp_path: Path) -> N
             assert len(site.requests) == (expected is None)
 
 
+@pytest.mark.slow
 def test_killed_process_repeats_the_message_and_loses_none(
     tmp_path: Path, site: receivers.Receiver
 ) -> None:
@@ -724,6 +726,7 @@ def serve(folder: Path, settings: str) -> Any:
     )
 
 
+@pytest.mark.slow
 def test_serve_processes_send_each_event_once_and_after_a_kill(
     site: receivers.Receiver, tmp_path: Path
 ) -> None:
@@ -890,6 +893,7 @@ def test_slack_receives_text_without_mentions(
     assert f"<https://flows.example.com/flows/{uuid}|{uuid}>" in text
 
 
+@pytest.mark.slow
 def test_apprise_sends_without_redirects(
     store: persistence.Backend, site: receivers.Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:

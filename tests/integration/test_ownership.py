@@ -848,6 +848,7 @@ def interrupted_at(number: int, engine: base.Engine, step: Step) -> bool:
     return False
 
 
+@pytest.mark.slow
 def test_engine_interrupted_before_any_line_of_its_start_runs_again() -> None:
     for number in itertools.count():
         step = Step("s")

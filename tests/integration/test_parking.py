@@ -48,6 +48,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(impl_executor.ExecutorConductor, "PARK_SECONDS", 0.3)
 
 
+@pytest.mark.slow
 def test_flows_waiting_for_signals_do_not_block_other_flows(
     store: persistence.Backend,
 ) -> None:

@@ -228,6 +228,7 @@ with backends.backend({url!r}) as store:
     assert process.returncode == -signal.SIGKILL
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "point", ["sql.before-give-back", "sql.after-give-back", "sql.before-park-commit"]
 )

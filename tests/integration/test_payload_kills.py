@@ -46,6 +46,7 @@ def references(backend: base.Backend) -> set[str]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60 + 4 * FLOWS)
 def test_no_value_is_missing_and_none_is_left(tmp_path: Path) -> None:
     uri, place = f"sqlite:///{tmp_path}/flows.db", str(tmp_path / "payloads")

@@ -118,6 +118,7 @@ class Double(task.Task):
         return 2 * number
 
 
+@pytest.mark.slow
 def test_flow_runs_on_workers_that_poll(url: str, postgresql_url: str) -> None:
     """Workers behind the pooler and an engine with direct connections use the same queues."""
     flow = linear_flow.Flow("f")

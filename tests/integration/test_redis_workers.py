@@ -75,6 +75,7 @@ def megabytes_of_an_idle_worker(redis_url, tmp_path):
     return int(size) / 1024
 
 
+@pytest.mark.slow
 def test_idle_worker_uses_little_memory(redis_url, tmp_path):
     """The first worker may compile imported modules, which needs memory once."""
     megabytes_of_an_idle_worker(redis_url, tmp_path)

@@ -80,6 +80,7 @@ def test_request_is_carried_out_once_if_the_conductor_is_killed(
     check_retried_once(url, uuid)
 
 
+@pytest.mark.slow
 def test_request_is_stored_with_its_job_or_not_at_all(failed: tuple[str, str]) -> None:
     url, uuid = failed
     number = 1

@@ -142,6 +142,7 @@ def test_one_process_at_a_time_deletes_and_the_next_one_continues(
     assert first.deleted == 1 and len(kept(store)) == 1 and uuids
 
 
+@pytest.mark.slow
 def test_killed_process_leaves_whole_flows_and_next_one_continues(
     tmp_path: Path,
 ) -> None:

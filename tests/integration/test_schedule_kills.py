@@ -8,10 +8,13 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import pytest
+
 from tests.chaos import firings
 from tests.support.amounts import amount
 
 
+@pytest.mark.slow
 def test_each_schedule_time_is_fired_once_while_processes_are_killed(
     uri: str, tmp_path: Path
 ) -> None:

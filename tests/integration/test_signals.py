@@ -359,6 +359,7 @@ with backends.backend(f"sqlite:///{FOLDER}/flows.db") as backend:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kills", [1, 3])
 def test_flow_of_killed_engine_resumes_with_signal(
     kills: int, store: base.Backend, tmp_path: Path

@@ -201,6 +201,7 @@ def cut_before(server: servers.Server, url: str, backend: sql.SQLBackend, number
             sa.event.remove(backend.engine, event, cut)
 
 
+@pytest.mark.slow
 def test_records_are_written_if_the_connection_is_lost_at_any_moment(
     server: servers.Server, url: str, backend: sql.SQLBackend
 ) -> None:
@@ -476,6 +477,7 @@ print(names)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sqlite", "mysql", "postgresql"])
 def test_forked_process_uses_separate_connections(
     kind: str, tmp_path: Any, database_servers: servers.Databases

@@ -122,6 +122,7 @@ def test_threads_can_reconnect_at_the_same_moment(database: Database) -> None:
             connected.result()
 
 
+@pytest.mark.slow
 def test_child_process_does_not_end_consumer_of_its_parent(database: Database) -> None:
     worker = database.open("w")
     database.put(worker, "a")

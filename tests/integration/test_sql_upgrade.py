@@ -269,6 +269,7 @@ def test_interrupted_upgrade_is_completed(mariadb_url: str, tmp_path: Path) -> N
 # Contents.
 
 
+@pytest.mark.slow
 def test_upgrade_adds_stored_tags_to_index(backend: _sql.SQLBackend) -> None:
     connection, book = backend.get_connection(), models.LogBook("b")
     for number in range(1002):  # The migration reads 1000 flows at a time.

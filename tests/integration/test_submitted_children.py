@@ -234,6 +234,7 @@ def test_users_cannot_send_the_signal_of_an_end(store: persistence.Backend, tmp_
         handle.signal(f"\x1echild:{children_of(store, handle)[0]}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("factory", ["limited_parent", "limited_grandparent"])
 def test_child_with_limit_of_its_parent_uses_its_permit(
     factory: str, store: persistence.Backend, tmp_path: Path

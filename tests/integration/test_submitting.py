@@ -76,6 +76,7 @@ def test_submitted_flow_is_run_by_a_conductor(store: persistence.Backend) -> Non
         assert asyncio.run(_awaited(again)) == handle.result()
 
 
+@pytest.mark.slow
 @dialects
 def test_many_flows_are_submitted_at_once(store: persistence.Backend) -> None:
     names = [f"n{number}" for number in range(30)]
@@ -343,6 +344,7 @@ def test_unique_key_gives_the_unfinished_flow(store: persistence.Backend, tmp_pa
     assert submit("a").id not in (first.id, later.id)
 
 
+@pytest.mark.slow
 def test_concurrent_submits_with_one_key_create_one_flow(uri: str, tmp_path: Path) -> None:
     with stores.backend(uri):
         pass  # creates the tables

@@ -85,6 +85,7 @@ def _rows_of(plan: dict[str, Any]) -> Iterator[int]:
         yield from _rows_of(part)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("condition", ["customer=17", "team=a"])
 @pytest.mark.parametrize("newest_first", [True, False])
 def test_page_of_flows_with_tag_reads_few_rows(
@@ -102,6 +103,7 @@ def test_page_of_flows_with_tag_reads_few_rows(
             after = Position.parse(page.after) if page.after else None
 
 
+@pytest.mark.slow
 def test_deletion_of_flow_deletes_its_tags(many: SQLBackend) -> None:
     with many.get_connection() as connection:
         (flow,) = connection.list_flows(tags=["amount>=17", "amount<=17"]).flows

@@ -238,6 +238,7 @@ sweeps = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.slow
 @sweeps
 @pytest.mark.parametrize("engine", ["serial", pytest.param("parallel", marks=pytest.mark.slow)])
 def test_effect_happens_once_when_engine_is_killed_at_any_point(
@@ -366,6 +367,7 @@ def test_attempt_after_lost_result_with_other_arguments_is_refused(here: shop.Sh
     assert here.effects() == [7]
 
 
+@pytest.mark.slow
 def test_attempt_after_known_result_takes_effect_again(here: shop.Shop) -> None:
     call_of("atom", 1)()
     assert call_of("atom", 2, settled=1, arguments={"order": 8})() == ("paid", 8)
@@ -455,6 +457,7 @@ def test_task_without_revert_takes_effect_in_each_known_execution(here: shop.Sho
     assert here.effects() == [7, 7]
 
 
+@pytest.mark.slow
 def test_task_with_retries_has_one_effect(here: shop.Shop) -> None:
     failures = iter([True, True, False])
 
@@ -468,6 +471,7 @@ def test_task_with_retries_has_one_effect(here: shop.Shop) -> None:
     assert here.effects() == [7]
 
 
+@pytest.mark.slow
 def test_reset_flow_takes_effect_again(here: shop.Shop) -> None:
     engine = engines.load(flow_of(), inputs={"order": 7})
     engine.run()
@@ -532,6 +536,7 @@ def test_steps_of_workflow_have_rows(here: shop.Shop, engine: str) -> None:
     assert here.effects() == [-2, -1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("here", ["sqlite"], indirect=True)
 def test_step_takes_effect_once_when_engine_is_killed_at_any_point(
     here: shop.Shop, tmp_path: Path

@@ -258,6 +258,7 @@ with backends.backend(sys.argv[1]) as store:
 """
 
 
+@pytest.mark.slow
 def test_second_process_resumes_the_unfinished_flow(conf: str, tmp_path: Path) -> None:
     """It loads the flow with its factory and keeps the saved results."""
     fresh.run(FIRST, conf, str(tmp_path), code=9)

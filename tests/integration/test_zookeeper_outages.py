@@ -31,6 +31,7 @@ def board_at(url: str) -> contextlib.AbstractContextManager[base.JobBoard]:
     return boards.backend("b", f"{url}?timeout=30")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["stopped", "cut"])
 def test_claim_with_lost_reply_does_not_block_job(
     how: str, server: brokers.Broker, monkeypatch: pytest.MonkeyPatch

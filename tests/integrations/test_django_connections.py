@@ -127,6 +127,7 @@ def connections(server: servers.Server, url: str) -> int:
     return int(server.execute(f"SELECT count(*) FROM pg_stat_activity WHERE {where}")[0][0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["serial", "parallel"])
 def test_connections_are_closed_after_all_code_of_flows(
     engine: str, project: Project, postgresql_server: servers.Server
@@ -141,6 +142,7 @@ def test_connections_are_closed_after_all_code_of_flows(
         until(lambda: connections(postgresql_server, project.store) == 0)
 
 
+@pytest.mark.slow
 def test_flow_in_a_task_does_not_close_the_connection_of_the_task(
     project: Project, postgresql_server: servers.Server
 ) -> None:
@@ -151,6 +153,7 @@ def test_flow_in_a_task_does_not_close_the_connection_of_the_task(
         until(lambda: connections(postgresql_server, project.store) == 0)
 
 
+@pytest.mark.slow
 def test_kept_connection_is_replaced_after_a_restart_of_the_database(
     project: Project, postgresql_server: servers.Server
 ) -> None:

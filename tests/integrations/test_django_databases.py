@@ -175,6 +175,7 @@ class InTransaction(TestCase):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
 def test_suites_of_django_use_the_database_of_the_tests(
     kind: str, project: Project, request: pytest.FixtureRequest

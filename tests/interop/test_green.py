@@ -79,6 +79,7 @@ def eventlet(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -117,6 +118,7 @@ def remote(patched: str, folder: Path, url: str) -> subprocess.CompletedProcess[
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "scheme",
     [
@@ -136,6 +138,7 @@ def test_worker_and_engine_run_in_a_process_that_gevent_patched(
     assert (done.stdout, done.returncode) == ("8\n", 0), done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("scheme", "works"), [("memory", True), ("filesystem", False)])
 def test_worker_in_a_process_that_eventlet_patched_runs_or_is_refused(
     eventlet: Path, scheme: str, works: bool, tmp_path: Path

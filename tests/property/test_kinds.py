@@ -299,6 +299,7 @@ def test_random_flow_runs_the_same_on_all_engines(
         compare(seed, all_kinds, tmp_path, free)
 
 
+@pytest.mark.slow
 def test_random_runs_cover_all_cases(tmp_path: Path) -> None:
     """Without diverse flows the comparison above would prove little."""
     seen: Counter[str] = Counter()

@@ -66,6 +66,7 @@ def lead(seed: int, kind: kinds.Kind, backend: base.Backend, folder: Path) -> Li
         ) from error
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("kind", kinds.NAMES, indirect=True)
 def test_interrupted_flow_matches_oracle_on_engine(kind: kinds.Kind, folder: Path) -> None:
@@ -89,6 +90,7 @@ def test_interrupted_flow_matches_oracle_on_engine(kind: kinds.Kind, folder: Pat
         assert not few, f"{few} of {seen}"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("store", ON_STORES)
 def test_interrupted_flow_matches_oracle_on_store(

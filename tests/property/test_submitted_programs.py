@@ -50,6 +50,7 @@ def url(store: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/flows.db" if store == "sqlite" else "memory://"
 
 
+@pytest.mark.slow
 @on(
     [("memory", "worker-based"), ("sqlite", "serial")],
     [
@@ -76,6 +77,7 @@ def test_program_that_is_forked_and_reverted_leaves_nothing(
         check()
 
 
+@pytest.mark.slow
 @on(
     [("sqlite", "worker-based"), ("postgresql", "serial")],
     [("sqlite", "serial"), ("postgresql", "worker-based")],

@@ -115,6 +115,7 @@ def until(schedule: Schedule, begin: float, end: float) -> Iterator[int]:
         tick = schedule.after(tick)
 
 
+@pytest.mark.slow
 @given(
     cron=crons,
     zone=st.sampled_from(sorted(ZONES)),

@@ -188,6 +188,7 @@ def test_program_has_the_results_and_effects_of_its_model(workflow: str, kind: s
     check()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["serial", "parallel"])
 @pytest.mark.parametrize("workflow", WORKFLOWS)
 def test_crashed_program_has_the_results_of_its_model(workflow: str, kind: str) -> None:
@@ -228,6 +229,7 @@ def test_complete_program_that_is_reverted_leaves_nothing(workflow: str, kind: s
     check()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["serial", "parallel"])
 @pytest.mark.parametrize("workflow", WORKFLOWS)
 def test_crashed_program_that_is_cancelled_leaves_nothing(workflow: str, kind: str) -> None:
@@ -242,6 +244,7 @@ def test_crashed_program_that_is_cancelled_leaves_nothing(workflow: str, kind: s
     check()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("workflow", "kind"),
     [

@@ -72,6 +72,7 @@ def test_report_of_1000_atoms_is_fast_and_small():
     assert text.count('<tr id="atom-') == 1000
 
 
+@pytest.mark.slow
 def test_report_lists_only_the_first_2000_atoms():
     text = report.html(view_of(records.wide(20_000)))
     assert "The table contains the first 2,000 atoms; 18,000 more are not listed." in text

@@ -8,6 +8,7 @@ from tests.simulation.kinds import One
 from tests.simulation.world import World
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("ledger", "count"), [(True, 2000), (False, 600)])
 def test_long_backlog_causes_no_resend_and_no_lost_worker(ledger: bool, count: int) -> None:
     world = World(broker="amqp", ledger=ledger)

@@ -83,12 +83,14 @@ def _short_fronts() -> Iterator[None]:
         yield
 
 
+@pytest.mark.slow
 def test_costs_do_not_grow_with_the_fleet() -> None:
     few, many = counted(48, 800), counted(120, 1600)
     assert few["lost"] and many["lost"] and few["beats"] and many["beats"]
     assert grown(few, many) == {}
 
 
+@pytest.mark.slow
 def test_planted_growth_of_cost_is_found() -> None:
     with defects.put_in(tracker.DEFECTS["beats-cost-all"]):
         few, many = counted(48, 800), counted(120, 1600)

@@ -27,6 +27,7 @@ def _quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("kind", [schedules.LEDGER, schedules.NONE])
 def test_random_schedule_violates_no_invariant(kind: str) -> None:
@@ -39,6 +40,7 @@ def test_random_schedule_violates_no_invariant(kind: str) -> None:
         assert outcome.seen[what], what
 
 
+@pytest.mark.slow
 def test_same_seed_gives_same_world() -> None:
     for seed in range(5):
         setting, plan = schedules.steps_of(seed, 60)
@@ -66,6 +68,7 @@ def test_planted_defect_is_found(name: str, first: int) -> None:
     assert wrong is not None, f"not in {tried} schedules"
 
 
+@pytest.mark.slow
 def test_failing_schedule_is_printed_as_a_test() -> None:
     _, wrong = schedules.find("missing-row", range(100), 100)
     assert wrong is not None

@@ -124,6 +124,7 @@ def test_flows_that_are_undone_on_request_raise_no_alert(tmp_path: Path) -> None
     assert result.returncode == 0, result.stdout + result.stderr
 
 
+@pytest.mark.slow
 def test_each_rule_fires_at_its_threshold_and_not_before(tmp_path: Path) -> None:
     promtool = program("promtool")
     groups = yaml.safe_load((FOLDER / "alerts.yml").read_text(encoding="utf-8"))["groups"]

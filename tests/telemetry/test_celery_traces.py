@@ -76,6 +76,7 @@ def ran(broker_servers: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterat
             yield Ran(worker.process.pid, printed, first.id, seen, memory.spans, there)
 
 
+@pytest.mark.slow
 def test_trace_of_client_continues_in_worker_and_child_processes(ran: Ran) -> None:
     assert {span.name for span in ran.spans} == {"process celery"}
     first, second, bad, other, _ = ran.spans

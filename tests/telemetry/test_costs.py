@@ -54,6 +54,7 @@ def told() -> Any:
     return json.loads(fresh.run(SCRIPT % TASKS).stdout)
 
 
+@pytest.mark.slow
 def test_engine_without_listener_calls_no_telemetry(told: Any) -> None:
     assert told["bare"]["telemetry"] == 0
 

@@ -627,6 +627,7 @@ def test_missing_package_error_contains_the_install_command(
             call()
 
 
+@pytest.mark.slow
 def test_optional_packages_are_not_imported_by_default() -> None:
     script = """
 import sys

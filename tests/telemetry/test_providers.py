@@ -6,6 +6,8 @@ import os
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from tests.support import fresh
 from tests.telemetry import spans
 
@@ -69,6 +71,7 @@ def test_missing_exporter_is_named_in_the_error() -> None:
     assert line.endswith("installed: console")
 
 
+@pytest.mark.slow
 def test_worker_uses_the_provider_of_a_task_module_without_exporter(tmp_path: Path) -> None:
     (tmp_path / "traced_tasks.py").write_text("""
 from opentelemetry import trace
@@ -100,6 +103,7 @@ watch.end()
     assert spans.tree(spans.printed(ended.stdout)) == [["process t"]]
 
 
+@pytest.mark.slow
 def test_program_is_traced_if_the_environment_requests_it() -> None:
     script = """
 import sys

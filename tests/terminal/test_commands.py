@@ -266,6 +266,7 @@ def test_submitted_flow_is_served_and_can_be_followed(shop: Shop) -> None:
     assert "stopping after the running tasks; press Ctrl-C again to stop at once" in serve.text
 
 
+@pytest.mark.slow
 def test_fleet_is_shown_while_worker_is_busy(shop: Shop) -> None:
     with shop.worker() as worker, shop.terminal("flow run :nested --engine workers") as run:
         run.wait_for(

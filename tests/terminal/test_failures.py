@@ -33,6 +33,7 @@ def test_failed_run_shows_frames_of_user_and_next_command(engine: str, shop: Sho
     assert "/wbengine/_calls/invocation.py" in whole and USER_FRAME.search(whole)
 
 
+@pytest.mark.slow
 def test_retry_with_another_broker_names_the_broker_of_the_previous_run(shop: Shop) -> None:
     with shop.worker():
         shop.run(f"flow run :fails --flow-id {UUID} --engine workers", columns=120)

@@ -150,6 +150,7 @@ def test_workflow_in_a_nested_flow_shows_its_steps(shop: Shop) -> None:
         assert run.end() == 130
 
 
+@pytest.mark.slow
 def test_many_running_workflows_fit_the_screen(shop: Shop) -> None:
     with shop.terminal(f"{command('several')} --engine parallel://?max_workers=2") as run:
         run.wait_for(r"▶ loop-0 .*s")

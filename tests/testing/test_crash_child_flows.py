@@ -39,6 +39,7 @@ def refused(steps: Steps, items: list[str]) -> None:
     raise ValueError("refused")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["serial", "worker-based"])
 @pytest.mark.parametrize(("flow", "end"), [(order, "SUCCESS"), (refused, "REVERTED")])
 def test_right_parent_has_no_findings(flow: type[task.Workflow], end: str, engine: str) -> None:

@@ -44,6 +44,7 @@ def test_flow_without_faults_succeeds(module: types.ModuleType) -> None:
     assert any(world.keys for world in module.WORLDS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", MODULES, ids=short_name)
 def test_faults_are_found_and_right_flows_pass(module: types.ModuleType) -> None:
     module = importlib.reload(module)  # Its variables are those of a new process.

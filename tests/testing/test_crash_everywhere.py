@@ -132,6 +132,7 @@ async def right_async_workflow(steps: AsyncSteps, order: str) -> int:
     return len(done)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("flow", "signals"),
     [
@@ -370,6 +371,7 @@ def refund_once(order: str) -> None:
     MAIL.effect(f"refund of {order}")
 
 
+@pytest.mark.slow
 def test_same_seed_makes_the_same_runs() -> None:
     texts = {str(run(right_flow, seed=3, max_runs=80)).partition(" in ")[0] for _ in range(2)}
     reports = [run(flow_of(charge, charge_with_refund_once), seed=5) for _ in range(2)]
@@ -429,6 +431,7 @@ def undo_retried_charge(order: str) -> None:
     BANK.undo(f"charge {order}", missing_ok=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flow", [flow_of(Reserve), charges_items, flow_of(retried_charge)])
 @pytest.mark.parametrize("engine", ["worker-based", "serial"])
 def test_interrupted_step_is_repeated_with_the_same_request_id(flow: Any, engine: str) -> None:
@@ -527,6 +530,7 @@ class ChargeOnce(task.Task):
         BANK.undo(f"charge {order}", missing_ok=True)
 
 
+@pytest.mark.slow
 def test_repeated_execution_finds_the_effect_of_a_failed_one() -> None:
     """The engine is killed before it stores the failure of the first execution."""
     report = run(flow_of(ChargeOnce), engine="serial")
@@ -538,6 +542,7 @@ def decline(order: str) -> None:
     raise Declined(order)
 
 
+@pytest.mark.slow
 def test_operator_reverts_until_the_flow_is_reverted() -> None:
     """The engine is killed after the operator has reverted a flow with a failed revert again."""
     report = run(flow_of(charge, decline), end="REVERTED", max_runs=300)
@@ -563,12 +568,14 @@ def ignores_failed_reverts(steps: Steps, order: str) -> None:
         return
 
 
+@pytest.mark.slow
 def test_failed_revert_of_a_scope_is_named() -> None:
     report = run(ignores_failed_reverts, max_runs=2000)
     assert checks_of(report) == {"failed_steps_leave_nothing"}, report
     assert "do not catch its exception around steps.scope()" in str(report)
 
 
+@pytest.mark.slow
 def test_threads_take_turns() -> None:
     with futures.ThreadPoolExecutor(3) as pool:
         for report in pool.map(lambda flow: run(flow, max_runs=80), [right_flow] * 3):
@@ -577,6 +584,7 @@ def test_threads_take_turns() -> None:
     assert BANK._recorder is None
 
 
+@pytest.mark.slow
 def test_threads_of_killed_workflows_end() -> None:
     before = set(threading.enumerate())
     run(right_workflow, signals={"approved": True}, max_runs=60)
@@ -584,6 +592,7 @@ def test_threads_of_killed_workflows_end() -> None:
     assert [each for each in new_threads if each.name == "workflow"] == []
 
 
+@pytest.mark.slow
 def test_threads_of_earlier_runs_end() -> None:
     counts = []
 
@@ -626,6 +635,7 @@ def refund_after_bare_except(order: str) -> None:
     BANK.undo("what a dead process cannot do", missing_ok=True)
 
 
+@pytest.mark.slow
 def test_code_of_a_killed_worker_has_no_effects() -> None:
     lock = run(flow_of(charge_with_lock), max_runs=40)
     assert ("undone", "bank: 'lock' remains") in {
@@ -682,6 +692,7 @@ def test_missing_input_is_named() -> None:
         crash_everywhere(right_flow)
 
 
+@pytest.mark.slow
 def test_flow_that_fails_without_faults_is_a_finding() -> None:
     @task.task
     def misspelled(order: str) -> None:
@@ -708,6 +719,7 @@ def rejected(steps: Steps, order: str) -> None:
         raise PermissionError(order)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["worker-based", "serial"])
 def test_operator_repeats_an_interrupted_reversion(engine: str) -> None:
     """The second fault interrupts the reversion that the operator began."""
@@ -729,6 +741,7 @@ def refund_if_missing(order: str) -> None:
     BANK.undo(f"charge {order}", missing_ok=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["worker-based", "serial"])
 def test_step_that_asks_first_passes(engine: str) -> None:
     report = run(flow_of(charge_if_missing, ship), engine=engine, max_runs=800)
@@ -792,6 +805,7 @@ def unlock(order: str) -> None:
     BANK.undo("lock", missing_ok=True)
 
 
+@pytest.mark.slow
 def test_step_may_undo_the_effect_of_an_earlier_step() -> None:
     report = run(flow_of(lock, charge, unlock))
     assert report.ok, report

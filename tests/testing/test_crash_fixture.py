@@ -76,6 +76,7 @@ def commands(result: pytest.RunResult) -> list[str]:
     return list(dict.fromkeys(lines))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [(), ("-n", "2", "--dist", "loadgroup")],
@@ -97,6 +98,7 @@ def test_printed_command_repeats_only_the_failed_run(
     assert found[-1] in commands(again)
 
 
+@pytest.mark.slow
 def test_command_works_in_the_folder_in_which_pytest_was_started(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,6 +112,7 @@ def test_command_works_in_the_folder_in_which_pytest_was_started(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "default"), [((), None), (("--crash-budget", "7.5"), 7.5)], ids=["none", "option"]
 )
@@ -121,6 +124,7 @@ def test_budget_is_that_of_argument_marker_or_option(
     result.assert_outcomes(passed=3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", ["0", "nan"])
 def test_invalid_budget_is_refused(pytester: pytest.Pytester, value: str) -> None:
     pytester.makepyfile("def test_it(crash_everywhere): pass")
@@ -130,6 +134,7 @@ def test_invalid_budget_is_refused(pytester: pytest.Pytester, value: str) -> Non
     result.stdout.fnmatch_lines([f"*{words}*"])
 
 
+@pytest.mark.slow
 def test_invalid_budget_of_marker_is_refused(pytester: pytest.Pytester) -> None:
     values = {"": "None", "True": "True", "'30'": "'30'"}
     tests = [
@@ -143,6 +148,7 @@ def test_invalid_budget_of_marker_is_refused(pytester: pytest.Pytester) -> None:
     result.stdout.fnmatch_lines([f"*{words} {value}*" for value in values.values()])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [(), ("-n", "1")], ids=["one process", "xdist"])
 def test_failed_test_shows_findings_once_although_pytest_shortens_them(
     pytester: pytest.Pytester, options: tuple[str, ...]
@@ -158,6 +164,7 @@ def test_failed_test_shows_findings_once_although_pytest_shortens_them(
     assert "AssertionError: <Report: 1 finding in " in text
 
 
+@pytest.mark.slow
 def test_each_report_is_saved_as_page(pytester: pytest.Pytester) -> None:
     """Names of tests may be long, and differ only in characters that file names cannot have."""
     suite = SUITE.replace('"it\'s [18] / 19"]', '"18/", "18:"]')
@@ -176,6 +183,7 @@ def test_each_report_is_saved_as_page(pytester: pytest.Pytester) -> None:
     assert "<title>test_shop.py::TestOrder::test_order[17]</title>" in text
 
 
+@pytest.mark.slow
 def test_schedule_that_is_no_schedule_is_refused(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(SUITE)
     result = pytester.runpytest_subprocess("-q", "-k", "17", "--crash-only", "twelve")

@@ -94,6 +94,7 @@ def test_matrix_counts_each_fault_at_its_step() -> None:
     assert matrix.signals["paid"][SignalFault.LATE].broken == 1
 
 
+@pytest.mark.slow
 def test_all_faults_are_in_the_matrix(faulty: Report) -> None:
     """No pairs follow if single faults break promises."""
     cells = [cell for row in faulty.matrix.steps.values() for cell in row.values()]

@@ -67,6 +67,7 @@ def texts(outcome: Outcome, kind: str) -> list[str]:
     return [event.text for event in outcome.events if event.kind == kind]
 
 
+@pytest.mark.slow
 def test_engine_is_killed_at_each_kind_of_moment(outcomes: Any) -> None:
     for moment in (Moment.WRITE, Moment.SEND, Moment.REPLY):
         outcome = outcomes[moment, Action.KILL]
@@ -114,6 +115,7 @@ def remembers_in_object(steps: Steps, order: str) -> int:
     return int(CACHE.token == token)
 
 
+@pytest.mark.slow
 def test_value_in_the_memory_of_an_object_is_found_and_repeated() -> None:
     options: dict[str, Any] = {"world": [BANK, FILES], "budget": 600.0, "max_runs": 40}
     simulated = crash_everywhere(remembers_in_object, {"order": "7"}, **options)

@@ -328,6 +328,7 @@ def test_trace_with_missing_atom_fails(wbe_engine):
 """
 
 
+@pytest.mark.slow
 def test_fixtures_work_in_a_suite_of_a_user(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(SUITE)
     result = pytester.runpytest_subprocess("-q", "-W", "error")
@@ -337,6 +338,7 @@ def test_fixtures_work_in_a_suite_of_a_user(pytester: pytest.Pytester) -> None:
     assert "traces.py" not in result.stdout.str()
 
 
+@pytest.mark.slow
 def test_unused_plugin_imports_nothing(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """

@@ -172,6 +172,7 @@ def test_charge_without_idempotency_key_is_found(library: ModuleType) -> None:
     assert 'client.post("/charges"' in str(finding)
 
 
+@pytest.mark.slow
 def test_charge_with_idempotency_key_passes(library: ModuleType) -> None:
     bank = bank_of()
     report = run(charge_of(bank, library, lambda order: {"Idempotency-Key": order}), bank)

@@ -70,6 +70,7 @@ DTYPES = st.one_of(
 SHAPES = arrays.array_shapes(min_dims=0, min_side=0, max_dims=4, max_side=5)
 
 
+@pytest.mark.slow
 @settings(max_examples=amount(60, 1500))
 @given(st.data())
 def test_arrays_are_decoded_as_equal_arrays(data: st.DataObject) -> None:
@@ -237,6 +238,7 @@ def test_large_empty_dtype_allocates_nothing() -> None:
     assert codec.unpack(tree).shape == (0,)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [amount(1000, 10_000)])
 def test_mutations_are_rejected_without_import_and_memory(count: int) -> None:
     results = fresh.call("tests.support.mutations", "decode_mutations", __name__, count)

@@ -117,6 +117,7 @@ COLUMNS = st.sampled_from(LEAVES).map(nested).flatmap(st.sampled_from)
 NAMES = st.text(st.characters(codec="utf-8"), max_size=3)
 
 
+@pytest.mark.slow
 @settings(max_examples=amount(40, 1500))
 @given(st.data())
 def test_tables_are_decoded_as_equal_tables(data: st.DataObject) -> None:
@@ -257,6 +258,7 @@ def test_tables_are_shown_by_their_shape() -> None:
     assert text == "pyarrow.lib.Table 2 \N{MULTIPLICATION SIGN} 1, 296 bytes"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [amount(1000, 10_000)])
 def test_mutations_are_rejected_without_import_and_memory(count: int) -> None:
     results = fresh.call("tests.support.mutations", "decode_mutations", __name__, count)

@@ -771,6 +771,7 @@ def test_to_dict_omits_self_referencing_arguments():
     assert Failure.from_exception(Plain(endless)).to_dict()["exc_args"] == ()
 
 
+@pytest.mark.slow
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
                     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))  # fmt: skip
 def test_arguments_survive_json_or_are_omitted(value):

@@ -73,6 +73,7 @@ def name_of(value: Any) -> str:
 # Interrupts of pool calls -------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_soft_limit_near_end_of_call_is_raised_only_in_that_call(strays: list[Any]) -> None:
     """Each call returns its value or the exception. Calls without limits are unaffected."""
     chance, told = random.Random(7), queue.SimpleQueue[Any]()
@@ -102,6 +103,7 @@ def test_soft_limit_near_end_of_call_is_raised_only_in_that_call(strays: list[An
     assert pool.lost == 0
 
 
+@pytest.mark.slow
 def test_coinciding_soft_and_hard_limits_give_one_result_per_call(
     strays: list[Any], caplog: pytest.LogCaptureFixture
 ) -> None:

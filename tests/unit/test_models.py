@@ -22,6 +22,7 @@ from wbengine.types import failure as ft
 FAILURE = ft.Failure.from_exception(ValueError("no"))
 
 
+@pytest.mark.slow
 @given(records.atoms())
 def test_record_survives_dict_copy_and_pickle_round_trips(record: models.AtomDetail) -> None:
     """Each copy is equal to the record and independent of it."""

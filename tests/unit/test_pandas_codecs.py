@@ -187,6 +187,7 @@ def indexes(draw: st.DrawFn, count: int) -> Any:
     return pd.Index(array, dtype=array.dtype, name=draw(LABELS))
 
 
+@pytest.mark.slow
 @settings(max_examples=amount(40, 500))
 @given(st.data())
 def test_frames_are_decoded_as_equal_frames(data: st.DataObject) -> None:
@@ -400,6 +401,7 @@ def test_parts_that_do_not_fit_are_rejected(tree: Any) -> None:
         codec.unpack(tree)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [amount(1000, 10_000)])
 def test_mutations_are_rejected_without_import_and_memory(count: int) -> None:
     results = fresh.call("tests.support.mutations", "decode_mutations", __name__, count)

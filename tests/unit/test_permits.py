@@ -273,6 +273,7 @@ def test_permits_of_a_rate_that_are_not_used_in_time_are_lost() -> None:
     assert membership.ready == 1, "a flow that is always late starts tasks, too"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_starts_of_late_engines_exceed_a_rate_by_a_bounded_number(seed: int) -> None:
     """Engines are late by up to half a second, and so are their answers; the rate changes twice.

@@ -108,6 +108,7 @@ def nested(inner: tuple[Any, st.SearchStrategy[Any]]) -> list[tuple[Any, st.Sear
 COLUMNS = st.sampled_from(LEAVES).map(nested).flatmap(st.sampled_from)
 
 
+@pytest.mark.slow
 @settings(max_examples=amount(40, 1000))
 @given(st.data())
 def test_frames_are_decoded_as_equal_frames(data: st.DataObject) -> None:
@@ -220,6 +221,7 @@ def test_showing_a_frame_imports_no_library() -> None:
     assert imported == "set()"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [amount(1000, 10_000)])
 def test_mutations_are_rejected_without_import_and_memory(count: int) -> None:
     results = fresh.call("tests.support.mutations", "decode_mutations", __name__, count)

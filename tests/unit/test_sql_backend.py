@@ -341,6 +341,7 @@ def test_row_changed_from_outside_is_read_with_its_new_value(
         assert connection.get_atom_details(atom_of(flow, "t").uuid).results == [7]
 
 
+@pytest.mark.slow
 def test_damaged_file_raises_storage_failure_or_is_read(path: Path) -> None:
     """Each changed bit or truncation is harmless, or raises an exception of this package."""
     with backends.backend(f"sqlite:///{path}") as made:

@@ -53,6 +53,7 @@ def test_characters_missing_in_the_encoding_are_replaced() -> None:
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "? ?\n", "")
 
 
+@pytest.mark.slow
 def test_worker_runs_without_standard_streams(tmp_path: Path) -> None:
     ended = shell(
         '"$@" <&- >&- 2>&-', "-W", "error", "-m", "wbengine.worker",
@@ -63,6 +64,7 @@ def test_worker_runs_without_standard_streams(tmp_path: Path) -> None:
     assert ended.returncode == 0
 
 
+@pytest.mark.slow
 def test_closed_stdout_does_not_fail_the_census_report(tmp_path: Path) -> None:
     (tmp_path / "root").mkdir()
     (tmp_path / "root" / "one.py").write_text("x = 1\n")

@@ -294,9 +294,11 @@ def wrong_overload(run: steps.Steps) -> None:
 """
 
 
+@pytest.mark.slow
 def test_mypy_reports_exactly_the_marked_errors(tmp_path):
     type_checkers.check_with_mypy(PROGRAM, tmp_path)
 
 
+@pytest.mark.slow
 def test_pyright_reports_errors_in_exactly_the_marked_lines(tmp_path):
     type_checkers.check_with_pyright(PROGRAM, tmp_path)

@@ -195,6 +195,7 @@ def test_lowered_limit_counts_units_of_earlier_starts() -> None:
 costs = st.one_of(st.integers(0, 600), st.floats(0, 40), st.sampled_from([1, 599, 600]))
 
 
+@pytest.mark.slow
 @settings(max_examples=amount(20, 60))
 @given(
     tasks=st.lists(st.tuples(st.integers(0, 2), costs, st.floats(0, 1.6)), min_size=1, max_size=40),

@@ -101,9 +101,11 @@ def inputs() -> None:
 """
 
 
+@pytest.mark.slow
 def test_mypy_finds_wrong_types_of_workflows(tmp_path: Path) -> None:
     type_checkers.check_with_mypy(PROGRAM, tmp_path)
 
 
+@pytest.mark.slow
 def test_pyright_finds_wrong_types_of_workflows(tmp_path: Path) -> None:
     type_checkers.check_with_pyright(PROGRAM, tmp_path)

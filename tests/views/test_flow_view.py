@@ -431,6 +431,7 @@ def _took(call):
     return time.process_time() - began
 
 
+@pytest.mark.slow
 def test_view_cost_grows_linearly_with_atoms():
     """Linear cost takes 20 times as long, quadratic cost 400 times; the limit is 100 times."""
     few, many = records.wide(1000), records.wide(20_000)

@@ -253,6 +253,7 @@ def test_other_content_under_an_address_is_refused(tmp_path: Path) -> None:
         payloads.load(one, "test")
 
 
+@pytest.mark.slow
 def test_decompression_is_bounded_by_the_size_of_the_reference(tmp_path: Path) -> None:
     payloads = Payloads(str(tmp_path))
     reference = reference_to(payloads, "a" * LARGE)

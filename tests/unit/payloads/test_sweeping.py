@@ -130,6 +130,7 @@ def test_interrupted_sweep_is_completed_by_the_next_one(tmp_path: Path) -> None:
     assert list(payloads.files.list("condemned")) == []
 
 
+@pytest.mark.slow
 def test_concurrent_sweeps_and_writers_lose_nothing(tmp_path: Path) -> None:
     location, flows = str(tmp_path), set[str]()
     stop, errors = threading.Event(), list[BaseException]()
