@@ -285,6 +285,44 @@ def test_open_transactions_submit_to_one_queue_at_once(place: Place, caller: Cal
     assert place.flows() == {first.id, second.id}
 
 
+@callers.on("mysql connection")
+@pytest.mark.usefixtures("short_waits")
+def test_keys_do_not_wait_for_others_with_read_committed(place: Place) -> None:
+    options = {"isolation_level": "READ COMMITTED"}
+    with (
+        callers.opened("connection", place.url, **options) as first,
+        callers.opened("connection", place.url, **options) as second,
+    ):
+        flows = {
+            place.submit(first, unique="order-2").id,
+            place.submit(second, unique="order-1").id,
+        }
+        second.commit()
+        first.commit()
+    assert place.flows() == flows
+
+
+@callers.on("mysql connection")
+def test_deadlock_is_reported_although_it_ends_the_transaction(
+    place: Place, caller: Caller
+) -> None:
+    for table in ("large", "small"):
+        caller.execute(f"CREATE TABLE {table} (id INTEGER PRIMARY KEY)")
+    numbers = ", ".join(f"({number})" for number in range(50))
+    add = sa.text("INSERT INTO small VALUES (1)")
+    with callers.opened("connection", place.url) as other, futures.ThreadPoolExecutor() as pool:
+        # The database ends the transaction that has changed fewer rows.
+        other.execute(sa.text(f"INSERT INTO large VALUES {numbers}"))
+        caller.connection.execute(add)
+        waiting = pool.submit(other.execute, add)
+        with (
+            pytest.raises(sa.exc.OperationalError, match="Deadlock found"),
+            caller_connections.limited_waits(caller.connection),
+        ):
+            caller.execute("INSERT INTO large VALUES (1)")
+        waiting.result(60)
+
+
 @callers.on("postgresql driver")
 def test_shorter_lock_timeout_of_the_caller_applies(place: Place, caller: Caller) -> None:
     with callers.opened("connection", place.url) as other:

@@ -132,7 +132,7 @@ def limited_waits(connection: sa.Connection) -> Iterator[None]:
         yield
         return
     read, write, unit = _LOCK_TIMEOUTS[dialect]
-    with connection.begin_nested():
+    with _savepoint(connection):
         present = int(connection.scalar(sa.text(read)) or 0)
         limit = LOCK_TIMEOUT_SECONDS * unit
         connection.execute(sa.text(write.format(min(present or limit, limit))))
@@ -144,6 +144,24 @@ def limited_waits(connection: sa.Connection) -> Iterator[None]:
                 connection.execute(restore)
         if dialect == dialects.POSTGRESQL:
             connection.execute(restore)
+
+
+@contextlib.contextmanager
+def _savepoint(connection: sa.Connection) -> Iterator[None]:
+    """Undo the changes of a block that raises an error."""
+    failure: BaseException | None = None
+    try:
+        with connection.begin_nested():
+            try:
+                yield
+            except BaseException as error:
+                failure = error
+                raise
+    except sa.exc.DBAPIError:
+        if failure is None:
+            raise
+        # A deadlock in MySQL has ended the whole transaction, so that the savepoint is missing.
+        raise failure from failure.__cause__
 
 
 def after_commit(source: Any, function: Callable[[], object]) -> None:
