@@ -197,10 +197,11 @@ def test_failed_statement_is_repeated_as_a_transaction(board: Board) -> None:
         sa.event.remove(sa.Engine, "before_cursor_execute", fail)
 
 
-def test_jobs_without_keys_are_taken_by_priority_and_age(board: Board) -> None:
+@pytest.mark.parametrize("limit", [1, 4, 16])
+def test_jobs_without_keys_are_taken_by_priority_and_age(board: Board, limit: int) -> None:
     for number, priority in enumerate(("LOW", "NORMAL", "VERY_HIGH", "NORMAL", "LOW", "HIGH")):
         post(board, f"{priority}{number}", priority=priority)
-    assert drain(board) == ["VERY_HIGH2", "HIGH5", "NORMAL1", "NORMAL3", "LOW0", "LOW4"]
+    assert drain(board, limit) == ["VERY_HIGH2", "HIGH5", "NORMAL1", "NORMAL3", "LOW0", "LOW4"]
 
 
 @pytest.mark.parametrize("limit", [1, 3, 16])
@@ -238,13 +239,14 @@ def test_keys_with_different_backlogs_begin_equally(store: Store, board: Board) 
     assert index > 0.99, counts
 
 
-def test_priority_decides_only_within_a_key(board: Board) -> None:
+@pytest.mark.parametrize("limit", [1, 4, 16])
+def test_priority_decides_only_within_a_key(board: Board, limit: int) -> None:
     for number in range(3):
         post(board, f"a{number}", "a")
     post(board, "b0", "b", "LOW")
     for number in range(3):
         post(board, f"a-high{number}", "a", "HIGH")
-    assert drain(board) == ["a-high0", "b0", "a-high1", "a-high2", "a0", "a1", "a2"]
+    assert drain(board, limit) == ["a-high0", "b0", "a-high1", "a-high2", "a0", "a1", "a2"]
 
 
 def test_key_that_had_no_jobs_has_no_advantage(board: Board) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
 
 import sqlalchemy as sa
 
@@ -13,12 +13,13 @@ from wbengine._sql import dialects
 from wbengine.jobs._places import ALL_QUEUES
 from wbengine.persistence.backends._sql import tables, turns
 
-__all__ = ["JobTurns", "Wanted"]
+__all__ = ["JobTurns", "Wanted", "in_order"]
 
 _JOBS: Final = tables.JOBS.name
 _QUEUES: Final = tables.JOB_QUEUES.name
 
 _Row = Mapping[str, Any]
+_R = TypeVar("_R", bound=_Row)
 
 #: Turns that differ by less are equal.
 _TOLERANCE: Final = 1e-6
@@ -171,8 +172,8 @@ class JobTurns:
     ) -> tuple[sa.TextClause, dict[str, Any]] | None:
         """Return a statement that claims the next jobs of a queue, with its parameters.
 
-        It returns their rows as they were before, with `is_taken`. If this is false, nothing was
-        claimed, because turns must change or the queue is paused: `take` claims them.
+        It returns their rows as they were before, by turn, with `is_taken`. If this is false,
+        nothing was claimed, because turns must change or the queue is paused: `take` claims them.
 
         :returns: None if only `take` can claim these jobs: in other databases than PostgreSQL, or
             if jobs are left out.
@@ -236,14 +237,10 @@ class JobTurns:
         """
         if not any(row["preceded"] for row in heads):
             return heads
-        of_keys = defaultdict[str, list[dict[str, Any]]](list)
-        for row in heads:
-            if not _has_begun(row):
-                of_keys[row["fair_key"]].append(row)
         taken = {row["id"] for row in heads}
-        chosen = dict[str, Iterator[dict[str, Any]]]()
+        chosen = dict[str, list[dict[str, Any]]]()
         changes: list[dict[str, Any]] = []
-        for key, own in of_keys.items():
+        for key, own in _by_key(heads).items():
             rows = read_first(key, max(own, key=_rank), 2 * len(own))
             added = [row for row in rows if row["id"] not in taken]
             best = sorted([*own, *added], key=_rank)[: len(own)]
@@ -253,10 +250,10 @@ class JobTurns:
             changes += [
                 {"id": row["id"], "turn": turn} for row, turn in zip(left, free, strict=True)
             ]
-            chosen[key] = iter(best)
+            chosen[key] = best
         if changes:
             connection.execute(self._exchange, changes)
-        return [row if _has_begun(row) else next(chosen[row["fair_key"]]) for row in heads]
+        return in_order(heads, chosen)
 
     def _settle_turns(
         self, connection: sa.Connection, heads: Iterable[_Row], place: Mapping[str, str]
@@ -265,12 +262,8 @@ class JobTurns:
 
         Without a note, such a key would get the next turn with each of its jobs.
         """
-        of_keys = defaultdict[str, list[_Row]](list)
-        for row in heads:
-            if not _has_begun(row):
-                of_keys[row["fair_key"]].append(row)
         ended: list[dict[str, Any]] = []
-        for key, own in sorted(of_keys.items()):
+        for key, own in sorted(_by_key(heads).items()):
             last = own[0]["turn"]
             for row in own[1:]:
                 last = max(row["turn"], last + 1.0 / row["fair_weight"])
@@ -311,6 +304,28 @@ class JobTurns:
             if moved:
                 turns.assign(connection, moved)
                 connection.execute(self._exchange, moved)
+
+
+def in_order(heads: Sequence[_R], chosen: Mapping[str, Iterable[_R]] | None = None) -> list[_R]:
+    """Return the jobs that take these places: of each key, that with the highest priority first.
+
+    Jobs of flows that have begun keep their places.
+
+    :param chosen: the jobs of each key; by default those that have the places.
+    """
+    of_keys = {
+        key: iter(sorted(rows, key=_rank)) for key, rows in (chosen or _by_key(heads)).items()
+    }
+    return [row if _has_begun(row) else next(of_keys[row["fair_key"]]) for row in heads]
+
+
+def _by_key(heads: Iterable[_R]) -> dict[str, list[_R]]:
+    """Return the jobs of each key, except those of flows that have begun."""
+    of_keys = defaultdict[str, list[_R]](list)
+    for row in heads:
+        if not _has_begun(row):
+            of_keys[row["fair_key"]].append(row)
+    return of_keys
 
 
 @functools.lru_cache(maxsize=256)

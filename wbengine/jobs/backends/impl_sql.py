@@ -42,6 +42,8 @@ _MAX_PARK_SECONDS: Final = 1e9
 _WATCHED_POLL_SECONDS: Final = 1.0
 #: Minimum of `not_before` for a waiting job; 0 means that the job is due.
 _MIN_NOT_BEFORE: Final = 1.0
+#: Maximum of `eta` in seconds, some thousand years.
+_MAX_DELAY_SECONDS: Final = 1e11
 #: `not_before` of a blocked job: this number plus the time of blocking in whole seconds. The index
 #: of `not_before` finds these jobs.
 MIN_BLOCKED_NOT_BEFORE: Final = 1e12
@@ -412,7 +414,12 @@ class SQLJobBoard(_stored.BaseStoredJobBoard):
             if eta.tzinfo is None:
                 raise ValueError(f"eta must have a time zone, got {eta}")
             return self._statements.post_at, max(_MIN_NOT_BEFORE, eta.timestamp())
-        return self._statements.post_after, named_options.number("eta", eta)
+        seconds = named_options.number("eta", eta)
+        if seconds > _MAX_DELAY_SECONDS:  # Milliseconds would be the number of another state.
+            raise ValueError(
+                f"eta must be at most {_MAX_DELAY_SECONDS:.0f} seconds, got {eta!r:.80}"
+            )
+        return self._statements.post_after, seconds
 
     def _insert_one(
         self,
@@ -565,7 +572,7 @@ class SQLJobBoard(_stored.BaseStoredJobBoard):
         at_once = self._turns.take_at_once(*place, wanted)
         found = None if at_once is None else self._execute_alone(what, *at_once)
         if found is not None and all(row.is_taken for row in found):
-            return [row._asdict() for row in found]
+            return _sql_turns.in_order([row._asdict() for row in found])
         return self._transact(what, lambda connection: self._turns.take(connection, *place, wanted))
 
     def status_of(self, job: base.Job) -> _stored.Status | None:
