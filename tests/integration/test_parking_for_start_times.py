@@ -18,9 +18,10 @@ from tests.support import conducted, delayed_tasks
 from tests.support.amounts import amount
 from tests.support.parking import conducting
 from tests.support.waiting import until
-from wbengine import engines, states, task
+from wbengine import engines, exceptions, states, task
 from wbengine._concurrency import crash_points, manual_clock
 from wbengine.conductors.backends import impl_executor
+from wbengine.engines import base as base_engine
 from wbengine.patterns import linear_flow
 from wbengine.persistence import backends as stores
 from wbengine.persistence import base, models
@@ -198,6 +199,85 @@ def test_engine_after_a_death_waits_only_for_the_rest_of_the_eta(store: base.Bac
         later = load_at(clock, linear_flow.Flow("f").add(Acts(bool)), flow_detail=stored.copy())
         later.run()
         assert (clock.time(), later.storage.record("late").attempt) == (end, attempt)
+
+
+class Charge(task.Task):
+    """Records what it does to its items."""
+
+    eta = 50
+
+    def __init__(self, done: list[str]) -> None:
+        super().__init__("charge")
+        self._done = done
+
+    def execute(self, item: int) -> None:
+        self._done.append(f"charge {item}")
+
+    def revert(self, item: int, **_: object) -> None:
+        self._done.append(f"refund {item}")
+
+
+def charges(done: list[str], engine: str, **options: Any) -> base_engine.Engine:
+    flow = linear_flow.Flow("f").add(task.Map(Charge(done), over="items"))
+    return engines.load(flow, engine=engine, store={"items": [1, 2]}, **options)
+
+
+def cancel_waiting(engine: base_engine.Engine) -> None:
+    """Run a flow until it waits, and cancel it."""
+    with pytest.raises(exceptions.Cancelled):
+        for state in engine.run_iter():
+            if state == states.WAITING:
+                engine.cancel()
+
+
+@pytest.mark.parametrize("engine", ["serial", "parallel"])
+@pytest.mark.parametrize("suspensions", [0, 1, 2])
+def test_items_that_only_waited_are_not_reverted(engine: str, suspensions: int) -> None:
+    done: list[str] = []
+    run = charges(done, engine)
+    for _ in range(suspensions):
+        for state in run.run_iter():
+            if state == states.WAITING:
+                run.suspend()
+    cancel_waiting(run)
+    assert (run.storage.get_flow_state(), done) == (states.REVERTED, [])
+
+
+def test_items_that_waited_at_the_death_of_their_engine_are_not_reverted(
+    store: base.Backend,
+) -> None:
+    done: list[str] = []
+    dying = charges(done, "serial", backend=store)
+    for state in dying.run_iter():
+        if state == states.WAITING:
+            copy = dying.storage.flow_detail.copy()
+            dying.suspend()
+    flow = linear_flow.Flow("f").add(task.Map(Charge(done), over="items"))
+    later = engines.load(flow, flow_detail=copy)
+    cancel_waiting(later)
+    record = later.storage.record("charge")
+    assert (later.storage.get_flow_state(), done) == (states.REVERTED, [])
+    assert not record.incidents
+
+
+@pytest.mark.parametrize("expires", [60.0, 10.0])
+def test_items_expire_after_the_start_of_their_map(expires: float) -> None:
+    done: list[str] = []
+    copies: list[models.FlowDetail] = []
+    for now in (1000.0, 1005.0, 1012.0):
+        clock = manual_clock.ManualClock(now)
+        only = Charge(done)
+        only.expires = expires
+        flow = linear_flow.Flow("f").add(task.Map(only, over="items"))
+        options = {"flow_detail": copies[-1]} if copies else {"store": {"items": [1, 2]}}
+        run = load_at(clock, flow, **options)
+        with contextlib.suppress(exceptions.Expired, exceptions.WrappedFailure):
+            for state in run.run_iter():
+                if state == states.WAITING and now < 1012.0:
+                    run.suspend()
+        copies.append(run.storage.flow_detail.copy())
+    charged = [each for each in done if each.startswith("charge")]
+    assert charged == (["charge 1", "charge 2"] if expires == 60.0 else [])
 
 
 def test_items_after_a_death_wait_only_for_the_rest_of_the_eta(

@@ -266,19 +266,22 @@ class AtomLifecycle:
         """Begin a Map, or continue an attempt of an earlier run under the same number."""
         attempt = record.attempt
         recovered = self._interrupted_attempts.number_items(record, call.task, call.action)
-        runs_again = record.attempt == attempt and not recovered
+        items = record.items if record.attempt == attempt and not recovered else None
+        runs_again = (
+            items is not None and items.in_flight and stored_starts.has_passed(record, self._time())
+        )
         if record.attempt != attempt:
             record.submitted = self.now
         if call.action == calls.EXECUTE and call.task.inner.eta is not None:
             stored_starts.store_start(record, call.task.inner, self._time())
         self.enter(record, call.task, call.action)
-        if runs_again and _was_taken_over(self._storage.flow_detail):
+        if runs_again:
             self.note_resend(record, None)  # Items have no record of their start.
         if self._fails_before_start(call):
             return None
         outcome: calls.Outcome | None
         try:
-            outcome = self.maps.begin(call, record, recovered)
+            outcome = self.maps.begin(call, record, recovered=recovered, runs_again=runs_again)
         except exceptions.NotFound as error:
             outcome = calls.Outcome(_failed_to_begin(record.name, call.action, error))
         except Exception as error:
@@ -963,12 +966,6 @@ class _ItemEvents(_Events):
 
 
 _BEGUN: Final = frozenset({states.RUNNING, states.REVERTING})
-
-
-def _was_taken_over(flow: models.FlowDetail) -> bool:
-    """Return whether the current run continues one whose engine died."""
-    latest = [change.state for change in flow.history[-3:]]
-    return latest == [states.RESUMING, states.SUSPENDED, states.RUNNING]
 
 
 def _failed_to_begin(name: str, action: calls.Action, error: Exception) -> ft.Failure:

@@ -108,11 +108,17 @@ class Maps:
         self._given_up: GivenUp | None = None
 
     def begin(
-        self, call: MapCall, record: models.AtomDetail, recovered: bool = False
+        self,
+        call: MapCall,
+        record: models.AtomDetail,
+        *,
+        recovered: bool = False,
+        runs_again: bool = False,
     ) -> calls.Outcome | None:
         """Begin or continue an attempt.
 
         :param recovered: the executor has to look up the results of items that are not done.
+        :param runs_again: items that are not done may have run in an earlier run.
         :returns: the outcome if there is nothing to do.
         :raises NotFound: if an argument has no value.
         :raises TypeError: if the value is not a list of items. Iterating over it may raise any
@@ -130,7 +136,14 @@ class Maps:
         if record.items is None:
             return calls.Outcome(None)  # the Map failed before its list existed
         limit, collect = task.max_in_flight, task.collects
-        fanout = Fanout(record.items, action, limit, collect=collect, maybe_sent=recovered)
+        fanout = Fanout(
+            record.items,
+            action,
+            limit,
+            collect=collect,
+            maybe_sent=recovered,
+            may_have_run=runs_again,
+        )
         now, takes_item = time.time(), task.takes_item(action)
         local = self._local_tasks is not None and task in self._local_tasks
         running = _Running(
@@ -144,6 +157,7 @@ class Maps:
             record.progress = fanout.done / fanout.total
         self.running[call.node] = running
         self._refillable[call.node] = None
+        record.items.in_flight = True
         return None
 
     def _arguments(self, call: MapCall, record: models.AtomDetail) -> dict[str, Any]:
@@ -350,7 +364,10 @@ class Maps:
         """Remove a Map that does not continue; return whether any item is, or may be, done."""
         self._refillable.pop(node, None)
         running = self.running.pop(node)
-        return running.fanout.done > 0 or running.fanout.may_be_under_way
+        fanout = running.fanout
+        fanout.items.in_flight = fanout.may_be_under_way
+        self._storage.writer.mark(running.record)
+        return fanout.done > 0 or fanout.may_be_under_way
 
     def _end(self, running: _Running) -> tuple[MapCall, calls.Outcome]:
         self.drop(running.call.node)
@@ -415,6 +432,7 @@ class Fanout:
         *,
         collect: bool = False,
         maybe_sent: bool = False,
+        may_have_run: bool = False,
     ) -> None:
         self.items = items
         self.action = action
@@ -434,8 +452,8 @@ class Fanout:
         # Items that an earlier run submitted: at most `limit`, in this order.
         self._maybe_sent = set(itertools.islice(self._todo, limit if maybe_sent else 0))
         # Items that may have run in an earlier run and ended with its process: at most `limit`.
-        may_have_run = executes and bool(items.resumed) and not maybe_sent
-        self._interrupted = set(itertools.islice(self._todo, limit if may_have_run else 0))
+        interrupted = itertools.islice(self._todo, limit) if executes and may_have_run else ()
+        self._interrupted = set(interrupted)
         #: Items of this run with which a worker was lost.
         self.lost: set[int] = set()
         # Only items of `_maybe_sent` are left in `_todo`.

@@ -361,14 +361,23 @@ class ItemDetail(_fields.Record):
 class Items:
     """The items of one attempt of a `Map`, by index. Their number is fixed when the attempt starts.
 
-    `attempt` and `resumed` (how often the attempt was resumed) are stored in the row of the atom.
+    The row of the atom contains `attempt`, `resumed` (how often the attempt was resumed) and
+    `in_flight` (a run began or continued it, and has not stored that no item is in flight).
     """
 
-    __slots__ = ("_details", "attempt", "resumed")
+    __slots__ = ("_details", "attempt", "in_flight", "resumed")
 
-    def __init__(self, attempt: int, values: Iterable[Any] = (), resumed: int = 0) -> None:
+    def __init__(
+        self,
+        attempt: int,
+        values: Iterable[Any] = (),
+        resumed: int = 0,
+        *,
+        in_flight: bool = False,
+    ) -> None:
         self.attempt = attempt
         self.resumed = resumed
+        self.in_flight = in_flight
         self._details = [ItemDetail(index, value, attempt) for index, value in enumerate(values)]
 
     def __len__(self) -> int:
@@ -406,7 +415,7 @@ class Items:
 
     def without_items(self) -> Items:
         """Return the part that is stored in the row of the atom."""
-        return Items(self.attempt, (), self.resumed)
+        return Items(self.attempt, (), self.resumed, in_flight=self.in_flight)
 
     def __repr__(self) -> str:
         return f"<Items {len(self)} #{self.attempt}>"
@@ -416,10 +425,14 @@ class _ItemsKind(_fields.Kind):
     """The part of `Items` that is stored in the row of the atom."""
 
     def dump(self, value: Items, name: str, typed: bool) -> Any:
-        return {"attempt": value.attempt, "resumed": value.resumed}
+        fields = {"attempt": value.attempt, "resumed": value.resumed}
+        return fields | {"in_flight": True} if value.in_flight else fields
 
     def load(self, data: Any, name: str, typed: bool) -> Items | None:
-        return Items(data["attempt"], (), data["resumed"]) if data else None
+        if not data:
+            return None
+        in_flight = data.get("in_flight", False)
+        return Items(data["attempt"], (), data["resumed"], in_flight=in_flight)
 
 
 @dataclasses.dataclass(slots=True, eq=False, repr=False)
@@ -588,7 +601,7 @@ class AtomDetail(_Named):
         if theirs is not None:
             if mine is None or mine.attempt != theirs.attempt:
                 mine = theirs.without_items()
-            mine.resumed = theirs.resumed
+            mine.resumed, mine.in_flight = theirs.resumed, theirs.in_flight
             self.items = mine
         return self
 

@@ -168,9 +168,9 @@ def time_of_suspension_counts_for_expires() -> Any:
 @timed(
     ">m .m >m +m",
     store={"items": [1, 2]}, results={"m": [1, 4]}, drive=suspend_during(30), flow=_SUSPENDED,
-    at={"+m": [80]}, kinds=LOCAL,
+    at={"+m": [50]}, kinds=LOCAL,
 )  # fmt: skip
-def items_of_suspended_map_wait_for_eta_again() -> Any:
+def items_of_suspended_map_wait_for_the_rest_of_their_eta() -> Any:
     return LINE("f").add(task.Map(_with(tasks.Squares("m"), eta=50), provides="m"))
 
 

@@ -79,15 +79,17 @@ class StartTimeGate(base.Gate):
     def _read_times(self, call: calls.Invocation, now: float) -> None:
         """Set the earliest and the latest start of an execution, once.
 
-        Seconds count from the time at which the attempt was ready, perhaps in an earlier run, and
-        those of `expires` of a Map's item from the time at which the item was submitted.
+        Seconds count from the time at which the attempt was ready, perhaps in an earlier run; those
+        of `expires` of a Map's item without `eta` from the time at which the item was submitted.
 
         :raises TypeError, ValueError: if a value is invalid.
         """
         if call.action != calls.EXECUTE or call.not_before is not None:
             return
         wall, record = self._clock.time(), self._record(call)
-        ready = wall if call.index >= 0 or record.submitted is None else record.submitted
+        ready = wall if record.submitted is None else record.submitted
+        if call.index >= 0 and call.task.eta is None:
+            ready = wall
         start_times.read(call, now - (wall - ready), ready)
         if call.task.eta is not None and (start := stored_starts.start_of(record)) is not None:
             call.not_before = now + (start - wall)
