@@ -79,4 +79,6 @@ def test_counts_of_stored_serial_flow_match_record(
                 counts |= {what: count - before[what] for what, count in _written().items()}
             return {what: count / tasks for what, count in {**counts, **statements}.items()}
 
-        records.least(f"serial {make.__name__} kept in {kind}, a task", run)
+        # A slow machine saves a workflow that waits for its steps more often.
+        loose = ("statements",) if make is steps.async_workflow else ()
+        records.least(f"serial {make.__name__} kept in {kind}, a task", run, loose=loose)

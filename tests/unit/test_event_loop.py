@@ -310,13 +310,13 @@ def test_run_may_be_interrupted_at_any_step(loop: event_loop.EventLoop) -> None:
 
 
 def test_helper_threads_end_with_the_loop(loop: event_loop.EventLoop) -> None:
-    async def body() -> str:
-        return await asyncio.to_thread(lambda: threading.current_thread().name)
+    async def body() -> threading.Thread:
+        return await asyncio.to_thread(threading.current_thread)
 
-    name = loop.run(body)
-    assert name in [thread.name for thread in threading.enumerate()]
+    helper = loop.run(body)
+    assert helper.is_alive()
     loop.stop()
-    assert name not in [thread.name for thread in threading.enumerate()]
+    assert not helper.is_alive()
 
 
 def test_each_process_has_one_event_loop() -> None:
