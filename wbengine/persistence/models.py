@@ -425,13 +425,12 @@ class _ItemsKind(_fields.Kind):
     """The part of `Items` that is stored in the row of the atom."""
 
     def dump(self, value: Items, name: str, typed: bool) -> Any:
-        fields = {"attempt": value.attempt, "resumed": value.resumed}
-        return fields | {"in_flight": True} if value.in_flight else fields
+        return {name: getattr(value, name) for name in ("attempt", "resumed", "in_flight")}
 
     def load(self, data: Any, name: str, typed: bool) -> Items | None:
         if not data:
             return None
-        in_flight = data.get("in_flight", False)
+        in_flight = data.get("in_flight", True)  # 0.1 does not store it.
         return Items(data["attempt"], (), data["resumed"], in_flight=in_flight)
 
 
