@@ -266,12 +266,11 @@ class AtomLifecycle:
         """Begin a Map, or continue an attempt of an earlier run under the same number."""
         attempt = record.attempt
         recovered = self._interrupted_attempts.number_items(record, call.task, call.action)
-        items = record.items if record.attempt == attempt and not recovered else None
-        runs_again = (
-            items is not None and items.in_flight and stored_starts.has_passed(record, self._time())
-        )
+        runs_again = False
         if record.attempt != attempt:
             record.submitted = self.now
+        elif record.items is not None and record.items.in_flight and not recovered:
+            runs_again = stored_starts.has_passed(record, self._time())
         if call.action == calls.EXECUTE and call.task.inner.eta is not None:
             stored_starts.store_start(record, call.task.inner, self._time())
         self.enter(record, call.task, call.action)

@@ -157,7 +157,7 @@ class Maps:
             record.progress = fanout.done / fanout.total
         self.running[call.node] = running
         self._refillable[call.node] = None
-        record.items.in_flight = True
+        record.items.in_flight = True  # Saved with the state of the Map, which has just changed.
         return None
 
     def _arguments(self, call: MapCall, record: models.AtomDetail) -> dict[str, Any]:
@@ -452,8 +452,8 @@ class Fanout:
         # Items that an earlier run submitted: at most `limit`, in this order.
         self._maybe_sent = set(itertools.islice(self._todo, limit if maybe_sent else 0))
         # Items that may have run in an earlier run and ended with its process: at most `limit`.
-        interrupted = itertools.islice(self._todo, limit) if executes and may_have_run else ()
-        self._interrupted = set(interrupted)
+        may_have_run = executes and may_have_run
+        self._interrupted = set(itertools.islice(self._todo, limit if may_have_run else 0))
         #: Items of this run with which a worker was lost.
         self.lost: set[int] = set()
         # Only items of `_maybe_sent` are left in `_todo`.

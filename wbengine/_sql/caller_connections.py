@@ -149,19 +149,15 @@ def limited_waits(connection: sa.Connection) -> Iterator[None]:
 @contextlib.contextmanager
 def _savepoint(connection: sa.Connection) -> Iterator[None]:
     """Undo the changes of a block that raises an error."""
-    failure: BaseException | None = None
+    savepoint = connection.begin_nested()
     try:
-        with connection.begin_nested():
-            try:
-                yield
-            except BaseException as error:
-                failure = error
-                raise
-    except sa.exc.DBAPIError:
-        if failure is None:
-            raise
+        yield
+    except BaseException:
         # A deadlock in MySQL has ended the whole transaction, so that the savepoint is missing.
-        raise failure from failure.__cause__
+        with contextlib.suppress(sa.exc.DBAPIError):
+            savepoint.rollback()
+        raise
+    savepoint.commit()
 
 
 def after_commit(source: Any, function: Callable[[], object]) -> None:

@@ -425,7 +425,7 @@ class _ItemsKind(_fields.Kind):
     """The part of `Items` that is stored in the row of the atom."""
 
     def dump(self, value: Items, name: str, typed: bool) -> Any:
-        return {name: getattr(value, name) for name in ("attempt", "resumed", "in_flight")}
+        return {field: getattr(value, field) for field in ("attempt", "resumed", "in_flight")}
 
     def load(self, data: Any, name: str, typed: bool) -> Items | None:
         if not data:

@@ -1,4 +1,4 @@
-"""Which jobs of a queue a conductor takes next, in SQL (`persistence.backends._sql.turns`)."""
+"""Claims of the next jobs of a queue, in SQL. `persistence.backends._sql.turns` has the order."""
 
 from __future__ import annotations
 
