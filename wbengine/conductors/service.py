@@ -227,7 +227,7 @@ class ConductorService:
         :raises JobFailure: if the board cannot be used.
         :raises StorageFailure: if the file of the store was deleted or replaced.
         """
-        self._board.connect()
+        self._conductor.connect()
         self._versions.register()
         if isinstance(self._board, impl_sql.SQLJobBoard):
             self._board.refused_codes = self._versions.refused
@@ -425,6 +425,8 @@ class ConductorService:
             if among is _PENDING_STATES or detail.is_submitted:
                 return  # The flow was not submitted, or was submitted to another board.
             place = Place()
+        if self._conductor.has_parked(row.uuid):
+            return
         book = models.LogBook(row.book_name, row.book_uuid)
         posted = self._reposting.repost(
             row.uuid, row.name, book, place, replaces_trashed=row.command is not None

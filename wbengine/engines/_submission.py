@@ -28,7 +28,7 @@ from wbengine.engines import (
     _loading,
     base,
 )
-from wbengine.jobs import _stored
+from wbengine.jobs import _parked_jobs, _stored
 from wbengine.jobs import backends as boards
 from wbengine.jobs import base as jobs
 from wbengine.jobs._places import Place, check_key
@@ -227,9 +227,10 @@ class FlowHandle(Generic[_R_co]):
             is_gone = (self._job is not None and self._job.state == states.COMPLETE) or (
                 isinstance(board, jobs.FlowBoard) and board.is_trashed(self.id)
             )
+            parked = _parked_jobs.ParkedJobs.of(board, self._backend) if is_gone else None
+            if not is_gone or (parked is not None and parked.has(self.id)):
+                return
         except exceptions.JobFailure:  # the board is unavailable: its jobs are unknown
-            return
-        if not is_gone:
             return
         with contextlib.closing(self._backend.get_connection()) as connection:
             lease = connection.get_lease(self.id)

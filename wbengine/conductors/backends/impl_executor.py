@@ -23,7 +23,7 @@ from wbengine._tasks.limit_attributes import Quota
 from wbengine.conductors import _code_versions, _limited_flows, base
 from wbengine.conductors._outcomes import Action, Error, Outcome, Stage, decide
 from wbengine.engines import _allowed, _flow_errors, _ownership
-from wbengine.jobs import _stored
+from wbengine.jobs import _parked_jobs, _stored
 from wbengine.jobs import base as jobs
 from wbengine.jobs.backends import impl_sql
 from wbengine.listeners import base as listeners
@@ -42,6 +42,7 @@ _FACTORY_ERRORS: Final = (ImportError, AttributeError, exceptions.NotTrusted)
 #: First and longest pause before a job that could not be run is claimed again.
 _FIRST_PAUSE_SECONDS: Final = 0.5
 _MAX_PAUSE_SECONDS: Final = 30.0
+_BOARDS: Final = _stored.BaseStoredJobBoard
 #: Maximum number of jobs that are claimed at once.
 _MAX_TAKEN: Final = 16
 #: Interval between two polls of blocked jobs, if there are no others.
@@ -88,8 +89,8 @@ class ExecutorConductor(base.Conductor):
       the interruption is raised). If the broker of the workers is unavailable, the conductor claims
       no job for a short time.
     - Parked: the flow only waits, for a signal, a pause, a permit, or for longer than
-      `PARK_SECONDS`. This requires a job in the database of the flows with the uuid of its flow
-      (`engines.submit`).
+      `PARK_SECONDS`. This requires a database of flows, and a job with the uuid of its flow
+      (`engines.submit`). A job of a board elsewhere moves to that database.
     - Blocked: a workflow did not repeat its recorded steps. Each conductor process claims the job
       once, when it finds no others.
     - Trashed: no engine can be created for the flow, and no run has begun.
@@ -183,15 +184,21 @@ class ExecutorConductor(base.Conductor):
         self._next_blocked_poll = 0.0
         # No job is claimed before this time, because the broker of the workers was unavailable.
         self._idle_until = 0.0
-        # The board, if it can contain the jobs of parked flows.
+        store = jobboard.persistence if isinstance(jobboard, _BOARDS) else None
+        # The board of the parked flows: `jobboard` if it is in the database of the flows.
         self._parking_board: impl_sql.SQLJobBoard | None = None
-        self._limited: _limited_flows.LimitedFlows | None = None
+        self._parked: _parked_jobs.ParkedJobs | None = None
         if isinstance(jobboard, impl_sql.SQLJobBoard) and jobboard.keeps_flows:
             self._parking_board = jobboard
-            store = jobboard.persistence
-            if store is not None:
-                place = self._engine_options.get("limits") or persistence or store
-                self._limited = _limited_flows.LimitedFlows(jobboard, store, place)
+        else:
+            store = persistence or store
+            self._parked = _parked_jobs.ParkedJobs.of(jobboard, store)
+            if self._parked is not None:
+                self._parking_board = self._parked.board
+        self._limited: _limited_flows.LimitedFlows | None = None
+        if self._parking_board is not None and store is not None:
+            place = self._engine_options.get("limits") or persistence or store
+            self._limited = _limited_flows.LimitedFlows(self._parking_board, store, place)
 
     def _executor_factory(self) -> futures.Executor:
         if self._custom_factory is None:
@@ -207,6 +214,26 @@ class ExecutorConductor(base.Conductor):
     def dispatching(self) -> bool:
         """Whether the conductor still claims jobs or runs flows."""
         return not self._dead.is_set()
+
+    def connect(self) -> None:
+        """Connect the boards that are not connected."""
+        super().connect()
+        if self._parked is not None and not self._parked.board.connected:
+            self._parked.connect()
+            self._parked.adopt()
+
+    def close(self) -> None:
+        """Close the boards."""
+        super().close()
+        if self._parked is not None:
+            self._parked.board.close()
+
+    def has_parked(self, flow_uuid: str) -> bool:
+        """Return whether the job of a flow left the board when the flow was parked.
+
+        :raises JobFailure: if the database cannot be read.
+        """
+        return self._parked is not None and self._parked.has(flow_uuid)
 
     def stop(self) -> None:
         self._stopping = True
@@ -230,8 +257,9 @@ class ExecutorConductor(base.Conductor):
             limits = (
                 contextlib.nullcontext() if self._limited is None else self._limited.waking(wake)
             )
+            parked = contextlib.nullcontext() if self._parked is None else self._parked.waking(wake)
             waking = self._jobboard.waking(wake)
-            with limits, waking as poll_seconds, self._executor_factory() as executor:
+            with limits, parked, waking as poll_seconds, self._executor_factory() as executor:
                 pause = poll_seconds if self._wait_timeout is None else self._wait_timeout
                 try:
                     self._dispatch(
@@ -303,7 +331,13 @@ class ExecutorConductor(base.Conductor):
         postponed = [uuid for uuid, (until, _) in tuple(self._postponed.items()) if until > now]
         # Without `expiry`, which would override the time of the board.
         with jobs.claims_expiring_after(self.CLAIM_SECONDS):
-            taken = list(self._jobboard.take(self._name, limit, postponed))
+            taken = [] if self._parked is None else self._parked.take(self._name, limit, postponed)
+            if len(taken) < limit:
+                try:
+                    taken += self._jobboard.take(self._name, limit - len(taken), postponed)
+                except exceptions.JobFailure:
+                    if not taken:
+                        raise
         for job in taken:
             self._note_claim(job)
         if taken:
@@ -325,7 +359,7 @@ class ExecutorConductor(base.Conductor):
     def _claim(self, job: jobs.Job) -> bool:
         try:
             with jobs.claims_expiring_after(self.CLAIM_SECONDS):
-                self._jobboard.claim(job, self._name)
+                job.board.claim(job, self._name)
         except (exceptions.UnclaimableJob, exceptions.NotFound):
             return False
         self._note_claim(job)
@@ -406,7 +440,7 @@ class ExecutorConductor(base.Conductor):
                 text = "cannot create an engine for {job} yet: {error}"
             return self._decide(job, outcome, error, text)
         is_blocked = engine.storage.flow_detail.is_blocked
-        if is_blocked and self._parking_board is None and job.uuid not in self._blocked:
+        if is_blocked and not self._is_with_flows(job) and job.uuid not in self._blocked:
             # A board in another store lists it before other jobs.
             self._postpone_blocked(job)
             self._untried.append(job)
@@ -536,10 +570,14 @@ class ExecutorConductor(base.Conductor):
 
     def _refuse_codes(self, job: jobs.Job, error: _OtherCodeError) -> None:
         assert self._versions is not None
-        if self._parking_board is None:
-            self._postpone(job, error)
-        else:
+        if self._parking_board is not None:
             self._parking_board.refused_codes = self._versions.refused
+        if not self._is_with_flows(job):
+            self._postpone(job, error)
+
+    def _is_with_flows(self, job: jobs.Job) -> bool:
+        """Return whether the job is in the database of the flows."""
+        return self._parking_board is not None and job.board is self._parking_board
 
     def _stage(
         self, name: str, work: Callable[[], object], job: jobs.Job, engine: engines.Engine
@@ -634,7 +672,7 @@ class ExecutorConductor(base.Conductor):
             self._offer_permits(self._limited.offer, *claim.flow_limit)
 
     def _block(self, job: jobs.Job) -> None:
-        board = self._parking_board
+        board = self._parking_board if self._is_with_flows(job) else None
         is_of_flow = job.details.get("flow_uuid") == job.uuid
         if board is None or not isinstance(job, _stored.StoredJob) or not is_of_flow:
             self._postpone_blocked(job)
@@ -671,6 +709,8 @@ class ExecutorConductor(base.Conductor):
                 parked.ends,
                 parked.end_delay,
             )
+            if not self._is_with_flows(job):
+                job.board.consume(job, self._name)
         except exceptions.WbengineException as error:
             self._log.warning("cannot park %s: %s", job, error)
             return
@@ -681,7 +721,7 @@ class ExecutorConductor(base.Conductor):
         self._notifier.notify("job_abandoned", details)
 
     def _try_finish_job(self, job: jobs.Job, action: Action) -> None:
-        board = self._jobboard
+        board = job.board
         finish, event = {
             Action.CONSUME: (board.consume, "job_consumed"),
             Action.TRASH: (board.trash, "job_trashed"),

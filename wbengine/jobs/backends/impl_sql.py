@@ -25,7 +25,7 @@ from wbengine.persistence._debounce_keys import DebounceKey
 from wbengine.persistence._pauses import TaskPause
 from wbengine.persistence._unique_keys import UniqueKey
 from wbengine.persistence.backends import _sql as sql
-from wbengine.persistence.backends._sql import rows, tables, turns, writing
+from wbengine.persistence.backends._sql import reading, rows, tables, turns, writing
 from wbengine.signals import CHILD_PREFIX
 
 __all__ = ["MAX_PAGE_SIZE", "SQLJobBoard"]
@@ -638,8 +638,12 @@ class SQLJobBoard(_stored.BaseStoredJobBoard):
         only a signal that arrives later counts. Of the signals, this number of `ends` reports ends
         of child flows; after a further one, the job is due within `end_delay` seconds. Raises the
         errors of `consume`.
+
+        A job of another board is stored here, parked, unless this board has a claimed job of its
+        flow. The caller then deletes it from that board.
         """
         wait = _MAX_PARK_SECONDS if seconds is None else min(seconds, _MAX_PARK_SECONDS)
+        is_elsewhere = job.board is not self
         parameters = {
             **self._claim_parameters(job),
             "who": rows.storable_text(who),
@@ -649,11 +653,15 @@ class SQLJobBoard(_stored.BaseStoredJobBoard):
             "end_delay": end_delay,
             "ends": f"{CHILD_PREFIX}%",
         }
+        if is_elsewhere:
+            parameters["claim"] = 0  # Any.
         park = self._statements.park if limit is None else self._statements.park_for_limit
 
         def work(connection: sa.Connection) -> bool:
             # First the pauses and then the job, as in all transactions that lock both.
             is_due = self._is_changed(connection, pauses)
+            if is_elsewhere:
+                self._claim_here(connection, job, parameters)
             if not connection.execute(park, parameters).rowcount:
                 return False
             # A concurrent signal is either committed already, and counted here, or it waits for the
@@ -673,8 +681,46 @@ class SQLJobBoard(_stored.BaseStoredJobBoard):
             crashpoint("sql.before-park-commit")
             return True
 
-        if not self._transact(f"Parking job {job.uuid}", work):
+        if not self._transact(f"Parking job {job.uuid}", work) and not is_elsewhere:
             self._end(job, who, "abandon")
+
+    def _claim_here(
+        self, connection: sa.Connection, job: base.Job, parameters: Mapping[str, Any]
+    ) -> None:
+        """Store the job of a flow that was on another board, and claim it, if it is free."""
+        # A concurrent signal or command is either committed, or waits for this and finds the job.
+        row = reading.first(connection, self._store.statements.flow_for_update, flow_uuid=job.uuid)
+        if row is None:
+            return
+        _, meta = rows.flow_fields(row)
+        place = _places.Place.from_dict(meta.get(models.SUBMITTED) or {})
+        details = {"flow_uuid": job.uuid}
+        posted = self._row(_stored.NewJob.of(job.uuid, job.name, None, details, place))
+        posted |= {"flow_uuid": job.uuid, "rank": posted["priority"]}
+        turns.assign(connection, [posted])
+        connection.execute(self._store.statements.post_job, posted)
+        connection.execute(self._statements.claim_here, parameters)
+
+    def adopt(self, namespaces: str, accepts: Callable[[Mapping[str, Any]], bool]) -> int:
+        """Move jobs of other boards to this one. Return their number.
+
+        :param namespaces: the beginning of the names of these boards.
+        :param accepts: decides by the note of a flow's submission.
+        """
+        parameters = {"board": self.namespace, "boards": f"{namespaces}%"}
+
+        def work(connection: sa.Connection) -> int:
+            found = connection.execute(self._statements.of_other_boards, parameters).mappings()
+            ours = [
+                row["uuid"]
+                for row in map(dict, found)
+                if accepts(rows.flow_fields(row)[1].get(models.SUBMITTED) or {})
+            ]
+            for uuid in ours:
+                connection.execute(self._statements.adopt, {**parameters, "uuid": uuid})
+            return len(ours)
+
+        return self._transact("Looking for parked jobs of this board", work)
 
     def _is_changed(self, connection: sa.Connection, pauses: Collection[TaskPause]) -> bool:
         """Return whether a pause was removed or replaced. Lock the rows of the others."""
@@ -963,11 +1009,22 @@ class _Statements:
             f"{claim}, not_before = 0, owner_until = {now} + :expiry"
             f" WHERE {this_job} AND {free} AND not_before >= {MIN_BLOCKED_NOT_BEFORE}"
         )
+        unclaimed = free
         free = f"{free} AND not_before <= {now}"
         self.claim = sa.text(f"{claim}, owner_until = NULL WHERE {this_job} AND {free}")
         self.claim_for = sa.text(
             f"{claim}, owner_until = {now} + :expiry WHERE {this_job} AND {free}"
         )
+        #: Claims the job of a flow, also in the trash, before its time, or of a former address.
+        self.claim_here = sa.text(
+            f"{claim}, board = :board, trashed = 0, owner_until = NULL WHERE uuid = :uuid"
+            f" AND {unclaimed}"
+        )
+        self.of_other_boards = sa.text(
+            f"{tables.select(tables.FLOWS)} WHERE uuid IN (SELECT uuid FROM {_JOBS}"
+            " WHERE board LIKE :boards AND board <> :board)"
+        )
+        self.adopt = sa.text(f"UPDATE {_JOBS} SET board = :board WHERE uuid = :uuid")
         self.extend = sa.text(f"UPDATE {_JOBS} SET owner_until = {now} + :expiry WHERE {own_claim}")
         ends = {
             "consume": f"DELETE FROM {_JOBS}",

@@ -1,0 +1,223 @@
+"""Parked flows whose jobs are on a board in Redis, ZooKeeper, etcd or another database."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import brokers, conducted, limited, signalled
+from tests.support.waiting import until
+from wbengine import engines, exceptions, operations, states
+from wbengine.conductors import service
+from wbengine.conductors.backends import impl_executor
+from wbengine.engines import _submission
+from wbengine.jobs import _parked_jobs
+from wbengine.jobs import backends as boards
+from wbengine.jobs import base as jobs
+from wbengine.jobs.backends import impl_redis, impl_sql
+from wbengine.persistence import base as persistence
+
+HERE = "tests.support.signalled"
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/flows.db"
+
+
+@pytest.fixture(params=("redis", "zookeeper", "etcd", "another database"))
+def place(
+    request: pytest.FixtureRequest, broker_servers: brokers.Brokers, tmp_path: Path
+) -> Iterator[str]:
+    if request.param == "another database":
+        yield f"sqlite:///{tmp_path}/jobs.db"
+        return
+    with broker_servers[request.param].place() as found:
+        yield str(found)
+
+
+@pytest.fixture
+def board(place: str, store: persistence.Backend) -> Iterator[jobs.JobBoard]:
+    with boards.backend("board", place, persistence=store) as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(impl_executor.ExecutorConductor, "PARK_SECONDS", 0.3)
+    monkeypatch.setattr(service.ConductorService, "POLL_SECONDS", 0.2)
+
+
+def serving(store: persistence.Backend, place: str, most: int = 1) -> service.ConductorService:
+    fetched = boards.fetch("served", place, persistence=store)
+    return service.ConductorService(store, board=fetched, max_simultaneous=most)
+
+
+def submit(store: persistence.Backend, board: jobs.JobBoard, **named: Any) -> Any:
+    return engines.submit(signalled.flow, backend=store, board=board, **named)
+
+
+def is_parked(handle: _submission.FlowHandle, board: jobs.JobBoard) -> bool:
+    return handle.state == states.WAITING and board.job_count == 0
+
+
+def parked_jobs(store: persistence.Backend, board: jobs.JobBoard) -> _parked_jobs.ParkedJobs:
+    parked = _parked_jobs.ParkedJobs.of(board, store)
+    assert parked is not None
+    parked.connect()
+    return parked
+
+
+def test_waiting_flows_hold_no_place_and_leave_the_board(
+    store: persistence.Backend, board: jobs.JobBoard, place: str
+) -> None:
+    waiting = [submit(store, board) for _ in range(3)]
+    with conducted.running(serving(store, place)):
+        until(lambda: all(is_parked(handle, board) for handle in waiting))
+        later = engines.submit(f"{HERE}:waiting", ["eta", 1.0], backend=store, board=board)
+        assert later.result(60)["found"] == "found"
+        for number, handle in enumerate(waiting):
+            handle.signal("approved", number)
+        for number, handle in enumerate(waiting):
+            assert handle.result(60)["found"] == number
+        until(lambda: board.job_count == 0)
+    assert parked_jobs(store, board).board.job_count == 0
+
+
+def test_stopped_and_cancelled_while_parked(
+    store: persistence.Backend, board: jobs.JobBoard, place: str
+) -> None:
+    with conducted.running(serving(store, place)):
+        suspended, cancelled = submit(store, board), submit(store, board)
+        until(lambda: is_parked(suspended, board) and is_parked(cancelled, board))
+        operations.suspend(store, suspended.id)
+        assert cancelled.cancel("no")
+        with pytest.raises(exceptions.Cancelled):
+            cancelled.result(60)
+        suspended.signal("approved", 7)
+        # The service has polled since then.
+        assert engines.submit(f"{HERE}:waiting", ["eta", 0.0], backend=store, board=board).wait(60)
+        assert suspended.state == states.SUSPENDED
+        operations.request(store, suspended.id, "resume")
+        assert suspended.result(60)["found"] == 7
+
+
+def test_service_does_not_post_jobs_of_parked_flows_again(
+    store: persistence.Backend, board: jobs.JobBoard, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their jobs are in the database of the flows, even if their engine died."""
+    monkeypatch.setattr(impl_executor.ExecutorConductor, "CLAIM_SECONDS", 1.0)
+    with conducted.running(serving(store, place)):
+        handle = submit(store, board)
+        until(lambda: is_parked(handle, board))
+    handle.signal("approved", 1)
+    with jobs.claims_expiring_after(1.0):
+        (job,) = parked_jobs(store, board).take("a dead conductor", 2, ())
+    with contextlib.closing(store.get_connection()) as connection:
+        detail = connection.get_flow_details(job.uuid)
+        detail.state = states.RUNNING
+        connection.update_flow_details(detail)
+    posted: list[object] = []
+    fetched: Any = boards.fetch("served", place, persistence=store)
+    fetched.notifier.register(jobs.POSTED, lambda _, details: posted.append(details))
+    with conducted.running(service.ConductorService(store, board=fetched)):
+        assert handle.result(60)["found"] == 1
+    assert posted == []
+
+
+@pytest.mark.parametrize("what", ["signal", "cancel"])
+def test_change_during_parking_is_not_missed(
+    what: str, store: persistence.Backend, board: jobs.JobBoard, place: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    park: Callable[..., Any] = impl_sql.SQLJobBoard.park
+    handle = submit(store, board)
+
+    def late(*args: Any) -> None:
+        monkeypatch.setattr(impl_sql.SQLJobBoard, "park", park)
+        handle.signal("approved", 1) if what == "signal" else handle.cancel()
+        park(*args)
+
+    monkeypatch.setattr(impl_sql.SQLJobBoard, "park", late)
+    with conducted.running(serving(store, place)):
+        assert handle.wait(60)
+    assert handle.state == (states.SUCCESS if what == "signal" else states.REVERTED)
+
+
+def test_job_that_stayed_on_both_boards_is_harmless(
+    store: persistence.Backend, board: jobs.JobBoard, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The conductor died between the two steps: the claim on the first job expires."""
+    monkeypatch.setattr(impl_executor.ExecutorConductor, "CLAIM_SECONDS", 1.0)
+    kind: Any = type(board)
+    consume, refused = kind.consume, threading.Event()
+
+    def refuse(self: Any, job: jobs.Job, who: str) -> None:
+        if not refused.is_set():
+            refused.set()
+            raise exceptions.JobFailure("it died")
+        consume(self, job, who)
+
+    monkeypatch.setattr(kind, "consume", refuse)
+    with conducted.running(serving(store, place)):
+        handle = submit(store, board)
+        assert refused.wait(60)
+        until(lambda: handle.state == states.WAITING)
+    with conducted.running(serving(store, place)):
+        until(lambda: is_parked(handle, board))
+        handle.signal("approved", 1)
+        assert handle.result(60)["found"] == 1
+        until(lambda: board.job_count == 0)
+    assert parked_jobs(store, board).board.job_count == 0
+
+
+def test_flows_wait_for_their_limit_without_a_place(
+    store: persistence.Backend, board: jobs.JobBoard, place: str
+) -> None:
+    handles = [
+        engines.submit(limited.waiting, backend=store, board=board, inputs={"tenant": tenant})
+        for tenant in ("a", "a", "a", "b")
+    ]
+    with conducted.running(serving(store, place)):
+        until(lambda: all(is_parked(handle, board) for handle in handles))
+        for handle in handles:
+            handle.signal("go")
+        for handle in handles:
+            assert handle.wait(60)
+
+
+def test_parked_flow_continues_under_another_address_of_its_board(
+    store: persistence.Backend, redis_url: brokers.Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with boards.backend("board", str(redis_url), persistence=store) as board:
+        with conducted.running(serving(store, str(redis_url))):
+            handle = submit(store, board)
+            until(lambda: is_parked(handle, board))
+        monkeypatch.setattr(impl_redis, "_address", lambda options: "a new host:6379/0")
+        with conducted.running(serving(store, str(redis_url))):
+            handle.signal("approved", 1)
+            assert handle.result(60)["found"] == 1
+
+
+def test_conductor_of_another_board_does_not_take_parked_flows(
+    store: persistence.Backend, redis_url: brokers.Place, tmp_path: Path
+) -> None:
+    with boards.backend("board", str(redis_url), persistence=store) as board:
+        with conducted.running(serving(store, str(redis_url))):
+            handle = submit(store, board)
+            until(lambda: is_parked(handle, board))
+        handle.signal("approved", 1)
+        with (
+            boards.backend("other", f"sqlite:///{tmp_path}/jobs.db", persistence=store) as other,
+            conducted.running(serving(store, f"sqlite:///{tmp_path}/jobs.db")),
+        ):
+            last = engines.submit(f"{HERE}:waiting", ["eta", 0.0], backend=store, board=other)
+            assert last.wait(60)
+        assert not handle.wait(0)
+        with conducted.running(serving(store, str(redis_url))):
+            assert handle.result(60)["found"] == 1
