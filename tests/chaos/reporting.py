@@ -38,7 +38,7 @@ def _run_served(options: Any, folder: Path) -> dict[str, Any]:
     else:
         plan = served.Plan(
             options.flows,
-            options.kills,
+            options.kills or options.stops,
             options.seed,
             options.transport,
             options.store,
@@ -47,6 +47,8 @@ def _run_served(options: Any, folder: Path) -> dict[str, Any]:
             options.requests,
             options.orders,
         )
+        if options.stops:
+            plan = dataclasses.replace(plan, stops=True, conductors=6)
         if options.in_process:
             plan = dataclasses.replace(plan, workers=0)
         summed = served.run(plan, folder)

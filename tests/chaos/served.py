@@ -1,4 +1,4 @@
-"""Submitted flows, while conductors, workers, brokers and databases are killed.
+"""Submitted flows, while conductors, workers, brokers and databases are killed or stopped.
 
 The processes are the commands of users: `wbengine serve` and `wbengine worker`. Each flow has
 `STEPS` sequential tasks, or is a workflow. The checks use the audit file and the store. With orders
@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import signal as signals
 import subprocess
 import time
 from collections import Counter, defaultdict
@@ -22,6 +23,8 @@ from tests.chaos import audit, media, orders, requests, tasks, workflows
 from tests.support import python, servers
 from wbengine import engines, exceptions, states, task
 from wbengine._cli import errors
+from wbengine.conductors.backends import impl_executor
+from wbengine.jobs import _parked_jobs
 from wbengine.jobs import backends as boards
 from wbengine.jobs import base as jobs
 from wbengine.patterns import linear_flow
@@ -36,14 +39,19 @@ WEIGHTS = {"conductor": 5, "worker": 5, "broker": 2, "database": 2, "requester":
 REQUESTERS = 2
 #: Maximum number of seconds between kills, if no flow makes progress.
 LONGEST = 20.0
+#: Duration of a claim on a job; no lease of a flow is longer.
+CLAIM_SECONDS = impl_executor.ExecutorConductor.CLAIM_SECONDS
+#: Shortest and longest stop of a conductor, in claims.
+STOPS_IN_CLAIMS = (1.05, 1.5)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The processes and the number of kills."""
+    """The processes and the number of faults."""
 
     flows: int
-    kills: int
+    #: Number of kills, or of stops.
+    faults: int
     seed: int = 0
     transport: str = "redis"
     #: 'sqlite', 'postgresql' or 'dir'.
@@ -56,6 +64,8 @@ class Plan:
     requests: bool = False
     #: Whether the flows are orders that are reverted when they are complete (`tests.chaos.orders`).
     orders: bool = False
+    #: Whether the faults are stops of conductors that outlast their claims and leases.
+    stops: bool = False
     conductors: int = 3
     #: Number of workers. With 0, the conductors run the tasks.
     workers: int = 3
@@ -111,6 +121,8 @@ class Stage:
     killed: Counter[str] = field(default_factory=Counter)
     #: Numbers of the processes that send requests, by process id.
     _requesters: dict[int, int] = field(default_factory=dict)
+    #: Process ids of stopped conductors.
+    _stopped: set[int] = field(default_factory=set)
     #: Pending restarts with their times.
     _due: list[tuple[float, Callable[[], None]]] = field(default_factory=list)
 
@@ -184,6 +196,32 @@ class Stage:
                 self._due.append((back, lambda: self.start(kind)))
             else:
                 self._due.append((back, lambda: self._start_requester(number)))
+
+    def stop_one(self) -> None:
+        """Stop a conductor by SIGSTOP. It continues when others may have taken its flows."""
+        running = [one for one in self.running["conductor"] if one.pid not in self._stopped]
+        if len(running) < 2:
+            return
+        victim = self.chance.choice(running)
+        self._stopped.add(victim.pid)
+        self.killed["conductor stopped"] += 1
+        victim.send_signal(signals.SIGSTOP)
+        back = time.monotonic() + self.chance.uniform(*STOPS_IN_CLAIMS) * CLAIM_SECONDS
+
+        def resume() -> None:
+            victim.send_signal(signals.SIGCONT)
+            self._stopped.remove(victim.pid)
+
+        self._due.append((back, resume))
+
+    @property
+    def can_be_hurt(self) -> bool:
+        """Whether another fault may begin."""
+        return not self.plan.stops or len(self._stopped) < len(self.running["conductor"]) - 1
+
+    def hurt(self) -> None:
+        """Kill or stop a process."""
+        self.stop_one() if self.plan.stops else self.kill_one()
 
     def _can_be_killed(self, kind: str) -> bool:
         if kind == "broker":
@@ -295,7 +333,7 @@ def run(plan: Plan, folder: Path, say: Callable[[str], None] = print) -> dict[st
         stack.callback(stage.end)
         stage.begin()
         if bank is not None:
-            _wait_for_jobs(stage, board, plan.patience)
+            _wait_for_jobs(stage, board, store)
             reader.more()
             stage.revert_orders()
             say(f"{time.monotonic() - began:5.0f} s  their reversion is requested")
@@ -303,7 +341,7 @@ def run(plan: Plan, folder: Path, say: Callable[[str], None] = print) -> dict[st
         calm = time.monotonic()
         stage.poll(all_of_them=True)
         shared.calm()
-        _wait_for_jobs(stage, board, plan.patience, lambda: signal(plan.flows))
+        _wait_for_jobs(stage, board, store, lambda: signal(plan.flows))
         settled = time.monotonic() - calm
         problems = list(stage.problems())
         stage.end()
@@ -315,6 +353,7 @@ def run(plan: Plan, folder: Path, say: Callable[[str], None] = print) -> dict[st
         **effects,
         "seed": plan.seed,
         "transport": plan.transport,
+        "conductors": plan.conductors,
         "workers": plan.workers,
         "store": plan.store,
         "board": plan.transport if plan.board else plan.store,
@@ -349,13 +388,13 @@ def _hurt(
     say: Callable[[str], None],
     signal: Callable[[int], None],
 ) -> list[audit.Line]:
-    """Kill one process after each equal part of the work, and send an equal part of the signals."""
+    """Hurt one process after each equal part of the work, and send an equal part of the signals."""
     plan, lines, reported_at = stage.plan, list[audit.Line](), 0.0
-    for number in range(plan.kills):
-        goal = (number + 1) / (plan.kills + 2) * plan.runs
-        signal(plan.flows // plan.kills)
+    for number in range(plan.faults):
+        goal = (number + 1) / (plan.faults + 2) * plan.runs
+        signal(plan.flows // plan.faults)
         longest = time.monotonic() + LONGEST
-        while len(lines) / 2 < goal and time.monotonic() < longest:
+        while not stage.can_be_hurt or (len(lines) / 2 < goal and time.monotonic() < longest):
             stage.poll()
             if any(stage.problems()):
                 return lines
@@ -364,33 +403,35 @@ def _hurt(
             if time.monotonic() > reported_at + 10:
                 reported_at = time.monotonic()
                 done = sum(line.what == audit.ENDED for line in lines)
-                say(
-                    f"{reported_at - began:5.0f} s  {done} tasks ended; {dict(stage.killed)} killed"
-                )
-        stage.kill_one()
+                say(f"{reported_at - began:5.0f} s  {done} tasks ended; {dict(stage.killed)}")
+        stage.hurt()
     return lines
 
 
 def _wait_for_jobs(
     stage: Stage,
     board: jobs.JobBoard,
-    patience: float,
+    store: persistence.Backend,
     act: Callable[[], object] = lambda: None,
 ) -> None:
     """Wait for the ends of all flows, requesters and operations on many flows."""
-    ends = time.monotonic() + patience
+    ends = time.monotonic() + stage.plan.patience
     while time.monotonic() < ends and not any(stage.problems()):
-        if not (stage.is_requesting or _left(board) or stage.is_reverting):
+        if not (stage.is_requesting or _left(board, store) or stage.is_reverting):
             return
         stage.poll()
         act()
         time.sleep(0.2)
 
 
-def _left(board: jobs.JobBoard) -> int:
-    """Return the number of jobs, or 1 if the board is unreachable."""
+def _left(board: jobs.JobBoard, store: persistence.Backend) -> int:
+    """Return the number of jobs, also of parked flows, or 1 if the board is unreachable."""
     try:
-        return board.job_count
+        parked = _parked_jobs.ParkedJobs.of(board, store)
+        if parked is None:
+            return board.job_count
+        parked.connect()
+        return board.job_count + parked.board.job_count
     except exceptions.JobFailure:
         return 1
 
@@ -409,7 +450,7 @@ def judge(
     Each flow must end once, and once more for each retry, and no saved task may run again.
     """
     problems = []
-    if left := _left(board):
+    if left := _left(board, store):
         problems.append(f"{left} jobs are left on the board")
     with contextlib.closing(store.get_connection()) as connection:
         if plan.workflows:
@@ -468,8 +509,8 @@ def summary(counts: Mapping[str, Any]) -> list[str]:
     totals = f"{counts['flows']} flows, {counts['tasks']} tasks, {counts['runs']} runs"
     return [
         *(f"PROBLEM {problem}" for problem in counts["first problems"]),
-        f"seed {counts['seed']}: 3 x wbengine serve, {workers}, {where}",
-        f"killed: {kills}; all had ended {counts['seconds until all had ended']} s after the last",
+        f"seed {counts['seed']}: {counts['conductors']} x wbengine serve, {workers}, {where}",
+        f"faults: {kills}; all had ended {counts['seconds until all had ended']} s after the last",
         f"{counts['retries']} retries by other processes",
         *(
             f"effects {name}: {counts[name]}"
