@@ -131,7 +131,7 @@ def test_parked_flow_releases_the_permit_of_a_task_that_waits_for_its_eta(
     assert [name for name, _ in noted(tmp_path)] == ["other"]
 
 
-@pytest.mark.parametrize("engine", ["serial", "threads"])
+@pytest.mark.parametrize("engine", ["serial", "threads", "memory"])
 def test_items_that_wait_for_their_eta_hold_no_place(
     engine: str, store: base.Backend, tmp_path: Path
 ) -> None:
@@ -149,17 +149,6 @@ def test_items_that_wait_for_their_eta_hold_no_place(
     assert len(parked) == 1
     late = record_of(store, handle, "late")
     assert (late.attempt, late.repeats) == (1, 0)
-
-
-def test_items_on_workers_with_a_ledger_wait_in_their_place(
-    store: base.Backend, tmp_path: Path
-) -> None:
-    inputs = {"folder": str(tmp_path), "numbers": [1, 2]}
-    with contextlib.ExitStack() as stack:
-        options = stack.enter_context(engine_options("memory", tmp_path, delayed_tasks))
-        _, parked = stack.enter_context(conducting(store, 1, **options))
-        engines.submit(delayed_tasks.items, [0.5], backend=store, inputs=inputs).result(60)
-    assert parked == [] and len(noted(tmp_path)) == 2
 
 
 class Acts(task.Task):

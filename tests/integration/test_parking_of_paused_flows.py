@@ -373,25 +373,42 @@ def test_flow_on_workers_is_parked_and_starts_nothing_when_woken(
     assert len(paused_tasks.STARTED) == 1 + (name != "charging")
 
 
-def test_map_on_workers_with_a_ledger_is_not_parked(tmp_path: Path, url: str) -> None:
-    """Its items would be looked up in the next run, and then run during the pause."""
+def test_map_on_workers_is_parked_and_starts_no_item_when_woken(tmp_path: Path, url: str) -> None:
+    """Items that are not sent yet are not looked up in the ledger."""
     broker = f"filesystem://{tmp_path}/broker"
     workers = worker_in_thread(broker, paused_tasks, threads_count=2)
     with workers, stores.backend(url) as store:
         operations.pause_tasks(store, f"{HERE}.HeldItem")
         with conducting(store, engine="worker-based", url=broker) as (_, parked):
             handle = engines.submit(f"{HERE}:items", [5], backend=store)
-            until(lambda: handle.state == RUNNING)
-            paused_tasks.RELEASED.set()
+            until(lambda: parked == [handle.id])
             operations.pause_tasks(store, f"{HERE}.HeldItem", reason="longer")
-            until(lambda: reason_of(store, handle.id).endswith("longer."))
+            until(lambda: parked == [handle.id] * 2)
+            assert paused_tasks.STARTED == []
+            paused_tasks.RELEASED.set()
             operations.resume_tasks(store, f"{HERE}.HeldItem")
             handle.result(60)
-            assert parked == []
     assert len(paused_tasks.STARTED) == 5
 
 
-def reason_of(store: persistence.Backend, uuid: str) -> str:
-    """Return why a flow makes no progress."""
-    with contextlib.closing(store.get_connection()) as connection:
-        return flow_status.read(connection, uuid).waiting or ""
+def test_map_on_workers_is_parked_after_a_suspension(tmp_path: Path, url: str) -> None:
+    """The items that were not sent before are not looked up either."""
+    broker = f"filesystem://{tmp_path}/broker"
+    workers = worker_in_thread(broker, paused_tasks, threads_count=2)
+    options = {"engine": "worker-based", "url": broker}
+    with workers, stores.backend(url) as store, conducting(store, **options) as (_, parked):
+        handle = engines.submit(f"{HERE}:items", [5], backend=store)
+        until(lambda: len(paused_tasks.STARTED) == 2)
+        operations.suspend(store, handle.id)
+        until(lambda: handle.state == states.SUSPENDING)
+        paused_tasks.RELEASED.set()
+        until(lambda: handle.state == states.SUSPENDED)
+        assert len(paused_tasks.STARTED) == 2
+        operations.pause_tasks(store, f"{HERE}.HeldItem")
+        assert _lease_renewer.of_process().pauses(store, is_fresh=True)
+        operations.request(store, handle.id, "resume")
+        until(lambda: handle.id in parked)
+        assert len(paused_tasks.STARTED) == 2
+        operations.resume_tasks(store, f"{HERE}.HeldItem")
+        handle.result(60)
+    assert len(paused_tasks.STARTED) == 5

@@ -258,10 +258,6 @@ class AtomLifecycle:
     def _time(self) -> float:
         return time.time() if self.now is None else self.now
 
-    def looks_up_items(self, call: MapCall) -> bool:
-        """Return whether a later run of the flow looks up the results of all unfinished items."""
-        return self._interrupted_attempts.looks_up_items(call.task)
-
     def _begin_map(self, call: MapCall, record: models.AtomDetail) -> Call | None:
         """Begin a Map, or continue an attempt of an earlier run under the same number."""
         attempt = record.attempt

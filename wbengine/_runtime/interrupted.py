@@ -61,9 +61,9 @@ class InterruptedAttempts:
     def number_items(self, record: models.AtomDetail, atom: Any, action: calls.Action) -> bool:
         """Set the attempt number of a Map's items: that of an unfinished attempt, or the next one.
 
-        :returns: whether the executor has to look up the result of each item. Without a ledger,
-            items that never started cannot be distinguished from lost ones, so all unfinished items
-            then start again with new ids.
+        :returns: whether the executor has to look up the result of each item, because some may be
+            under way. Without a ledger, items that never started cannot be distinguished from lost
+            ones, so all unfinished items then start again with new ids.
         """
         if not maps.resumes(record, action):
             record.archive_attempt()
@@ -79,15 +79,11 @@ class InterruptedAttempts:
                 item.undo_failed_revert()
             return False
         assert record.items is not None
-        if self.looks_up_items(atom):
+        if atom.detached or (self.has_ledger and not self._stays(atom)):
             self.raise_epoch(record)
-            return True
+            return record.items.in_flight
         record.items.resumed += 1
         return False
-
-    def looks_up_items(self, atom: Any) -> bool:
-        """Return whether a later run looks up the results of all unfinished items of a Map."""
-        return atom.detached or (self.has_ledger and not self._stays(atom))
 
     def _stays(self, atom: Any) -> bool:
         return self._local_tasks is not None and atom in self._local_tasks

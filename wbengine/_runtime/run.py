@@ -733,10 +733,10 @@ class Run:
     def _may_park_maps(self) -> bool:
         """Return whether all Maps may be parked if their items wait.
 
-        Looked-up items do not pass the gates in a later run, so a paused one would run.
+        Looked-up items do not pass the gates, so a paused one would run in a later run.
         """
         return not self._maps.has_idle and not any(
-            self._lifecycle.looks_up_items(running.call) for running in self._maps.running.values()
+            running.recovered for running in self._maps.running.values()
         )
 
     def _park(self, parking: Parking) -> None:
