@@ -38,12 +38,14 @@ def stored_flow(engine: base.Engine, backend: Any) -> models.FlowDetail:
 
 
 def as_left_by_dead_engine(backend: Any, uuid: str) -> models.FlowDetail:
-    """Store that all atoms of a suspended flow are RUNNING, and return the flow."""
+    """Store that all atoms and items of a suspended flow are RUNNING, and return the flow."""
     with backend.get_connection() as connection:
         detail: models.FlowDetail = connection.get_flow_details(uuid)
         detail.state = states.RUNNING
         for atom in detail:
             atom.state = states.RUNNING
+            if atom.items is not None:
+                atom.items.in_flight = True
         connection.save_changes(detail, list(detail))
     return detail
 

@@ -187,14 +187,14 @@ class ExecutorConductor(base.Conductor):
         store = jobboard.persistence if isinstance(jobboard, _BOARDS) else None
         # The board of the parked flows: `jobboard` if it is in the database of the flows.
         self._parking_board: impl_sql.SQLJobBoard | None = None
-        self._parked: _parked_jobs.ParkedJobs | None = None
+        self._parked_jobs: _parked_jobs.ParkedJobs | None = None
         if isinstance(jobboard, impl_sql.SQLJobBoard) and jobboard.keeps_flows:
             self._parking_board = jobboard
         else:
             store = persistence or store
-            self._parked = _parked_jobs.ParkedJobs.of(jobboard, store)
-            if self._parked is not None:
-                self._parking_board = self._parked.board
+            self._parked_jobs = _parked_jobs.ParkedJobs.of(jobboard, store)
+            if self._parked_jobs is not None:
+                self._parking_board = self._parked_jobs.board
         self._limited: _limited_flows.LimitedFlows | None = None
         if self._parking_board is not None and store is not None:
             place = self._engine_options.get("limits") or persistence or store
@@ -218,22 +218,22 @@ class ExecutorConductor(base.Conductor):
     def connect(self) -> None:
         """Connect the boards that are not connected."""
         super().connect()
-        if self._parked is not None and not self._parked.board.connected:
-            self._parked.connect()
-            self._parked.adopt()
+        if self._parked_jobs is not None and not self._parked_jobs.board.connected:
+            self._parked_jobs.connect()
+            self._parked_jobs.adopt()
 
     def close(self) -> None:
         """Close the boards."""
         super().close()
-        if self._parked is not None:
-            self._parked.board.close()
+        if self._parked_jobs is not None:
+            self._parked_jobs.board.close()
 
     def has_parked(self, flow_uuid: str) -> bool:
         """Return whether the job of a flow left the board when the flow was parked.
 
         :raises JobFailure: if the database cannot be read.
         """
-        return self._parked is not None and self._parked.has(flow_uuid)
+        return self._parked_jobs is not None and self._parked_jobs.has(flow_uuid)
 
     def stop(self) -> None:
         self._stopping = True
@@ -257,7 +257,11 @@ class ExecutorConductor(base.Conductor):
             limits = (
                 contextlib.nullcontext() if self._limited is None else self._limited.waking(wake)
             )
-            parked = contextlib.nullcontext() if self._parked is None else self._parked.waking(wake)
+            parked = (
+                contextlib.nullcontext()
+                if self._parked_jobs is None
+                else self._parked_jobs.waking(wake)
+            )
             waking = self._jobboard.waking(wake)
             with limits, parked, waking as poll_seconds, self._executor_factory() as executor:
                 pause = poll_seconds if self._wait_timeout is None else self._wait_timeout
@@ -331,7 +335,11 @@ class ExecutorConductor(base.Conductor):
         postponed = [uuid for uuid, (until, _) in tuple(self._postponed.items()) if until > now]
         # Without `expiry`, which would override the time of the board.
         with jobs.claims_expiring_after(self.CLAIM_SECONDS):
-            taken = [] if self._parked is None else self._parked.take(self._name, limit, postponed)
+            taken = (
+                []
+                if self._parked_jobs is None
+                else self._parked_jobs.take(self._name, limit, postponed)
+            )
             if len(taken) < limit:
                 try:
                     taken += self._jobboard.take(self._name, limit - len(taken), postponed)
