@@ -59,8 +59,8 @@ class ParkedJobs:
         return None
 
     @contextlib.contextmanager
-    def waking(self, wake: Callable[[], None]) -> Iterator[None]:
-        """Call `wake` during the block when jobs may be due."""
+    def waking(self, wake: Callable[[], None]) -> Iterator[float]:
+        """Call `wake` during the block when jobs may be due; yield the interval between polls."""
         has_queues = self._origin.job_queues is not None
         self.board.queues = self._origin.queues if has_queues else (ALL_QUEUES,)
 
@@ -69,7 +69,7 @@ class ParkedJobs:
             wake()
 
         with self.board.waking(note) as self._poll_seconds:
-            yield
+            yield self._poll_seconds
 
     def take(self, who: str, limit: int, except_uuids: Collection[str]) -> list[jobs.Job]:
         """Claim up to `limit` jobs that are due. They go before those of the board."""
@@ -77,10 +77,10 @@ class ParkedJobs:
         if not self._may_be_due and now < self._next_poll:
             return []
         self._may_be_due, self._next_poll = False, now + self._poll_seconds
-        taken = list(self.board.take(who, limit, except_uuids))
+        taken = list[jobs.Job](self.board.take(who, limit, except_uuids))
         if len(taken) == limit:
             self._may_be_due = True
-        return list(taken)
+        return taken
 
     def has(self, flow_uuid: str) -> bool:
         """Return whether the job of a flow is among them.

@@ -10,7 +10,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent import futures
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
@@ -42,7 +42,6 @@ _FACTORY_ERRORS: Final = (ImportError, AttributeError, exceptions.NotTrusted)
 #: First and longest pause before a job that could not be run is claimed again.
 _FIRST_PAUSE_SECONDS: Final = 0.5
 _MAX_PAUSE_SECONDS: Final = 30.0
-_BOARDS: Final = _stored.BaseStoredJobBoard
 #: Maximum number of jobs that are claimed at once.
 _MAX_TAKEN: Final = 16
 #: Interval between two polls of blocked jobs, if there are no others.
@@ -184,7 +183,9 @@ class ExecutorConductor(base.Conductor):
         self._next_blocked_poll = 0.0
         # No job is claimed before this time, because the broker of the workers was unavailable.
         self._idle_until = 0.0
-        store = jobboard.persistence if isinstance(jobboard, _BOARDS) else None
+        store = None
+        if isinstance(jobboard, _stored.BaseStoredJobBoard):
+            store = jobboard.persistence
         # The board of the parked flows: `jobboard` if it is in the database of the flows.
         self._parking_board: impl_sql.SQLJobBoard | None = None
         self._parked_jobs: _parked_jobs.ParkedJobs | None = None
@@ -257,13 +258,8 @@ class ExecutorConductor(base.Conductor):
             limits = (
                 contextlib.nullcontext() if self._limited is None else self._limited.waking(wake)
             )
-            parked = (
-                contextlib.nullcontext()
-                if self._parked_jobs is None
-                else self._parked_jobs.waking(wake)
-            )
-            waking = self._jobboard.waking(wake)
-            with limits, parked, waking as poll_seconds, self._executor_factory() as executor:
+            waking = self._waking(wake)
+            with limits, waking as poll_seconds, self._executor_factory() as executor:
                 pause = poll_seconds if self._wait_timeout is None else self._wait_timeout
                 try:
                     self._dispatch(
@@ -280,6 +276,14 @@ class ExecutorConductor(base.Conductor):
             for claim in tuple(self._claims.values()):
                 self._finish_claim(claim.job, Action.ABANDON)
             self._dead.set()
+
+    @contextlib.contextmanager
+    def _waking(self, wake: Callable[[], None]) -> Iterator[float]:
+        """Call `wake` during the block when jobs may be due; yield the interval between polls."""
+        with self._jobboard.waking(wake) as seconds, contextlib.ExitStack() as stack:
+            if self._parked_jobs is not None:
+                seconds = min(seconds, stack.enter_context(self._parked_jobs.waking(wake)))
+            yield seconds
 
     def _dispatch(self, executor: futures.Executor, remaining: int, pause: float) -> None:
         """Claim and start jobs until `stop`, at most `remaining` of them (-1: no limit).
