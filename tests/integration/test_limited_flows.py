@@ -323,7 +323,7 @@ def test_flows_are_offered_again_only_after_a_while(
     with boards.backend("b", "sql", persistence=store) as board:
         assert isinstance(board, impl_sql.SQLJobBoard)
         board.connect()
-        flows = _limited_flows.LimitedFlows(board, store, store)
+        flows = _limited_flows.LimitedFlows(lambda: board, store, store)
         handles = [wait_for_limit(board, store, "l") for _ in range(3)]
         one = Quota(None, None, 1)
         account_stores.store_of(store).settle({"l": (one, [PermitRequest("x", 1, 0, 5, 15.0)])})
@@ -365,7 +365,7 @@ def test_permits_of_parked_flows_are_compared_in_one_statement(store: persistenc
         # All permits are in use.
         limits.settle({"l": (quota, [*kept, gone, PermitRequest("x", 1, 80, 5, 15.0)])})
         statements.clear()
-        _limited_flows.LimitedFlows(board, store, store).poll()
+        _limited_flows.LimitedFlows(lambda: board, store, store).poll()
     account, now = limits.all()["l"]
     assert account.kept(now) == [request.flow for request in kept]
     assert len(statements) == 1

@@ -1,8 +1,7 @@
-"""Parked flows whose jobs are on a board in Redis, ZooKeeper, etcd or another database."""
+"""Parked flows whose jobs are on a board in Redis, ZooKeeper or etcd."""
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -30,13 +29,8 @@ def uri(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/flows.db"
 
 
-@pytest.fixture(params=("redis", "zookeeper", "etcd", "another database"))
-def place(
-    request: pytest.FixtureRequest, broker_servers: brokers.Brokers, tmp_path: Path
-) -> Iterator[str]:
-    if request.param == "another database":
-        yield f"sqlite:///{tmp_path}/jobs.db"
-        return
+@pytest.fixture(params=("redis", "zookeeper", "etcd"))
+def place(request: pytest.FixtureRequest, broker_servers: brokers.Brokers) -> Iterator[str]:
     with broker_servers[request.param].place() as found:
         yield str(found)
 
@@ -69,7 +63,6 @@ def is_parked(handle: _submission.FlowHandle, board: jobs.JobBoard) -> bool:
 def parked_jobs(store: persistence.Backend, board: jobs.JobBoard) -> _parked_jobs.ParkedJobs:
     parked = _parked_jobs.ParkedJobs.of(board, store)
     assert parked is not None
-    parked.connect()
     return parked
 
 
@@ -107,27 +100,84 @@ def test_stopped_and_cancelled_while_parked(
         assert suspended.result(60)["found"] == 7
 
 
-def test_service_does_not_post_jobs_of_parked_flows_again(
-    store: persistence.Backend, board: jobs.JobBoard, place: str, monkeypatch: pytest.MonkeyPatch
+def test_job_of_parked_flow_is_posted_once(
+    store: persistence.Backend, board: jobs.JobBoard, place: str
 ) -> None:
-    """Their jobs are in the database of the flows, even if their engine died."""
-    monkeypatch.setattr(impl_executor.ExecutorConductor, "CLAIM_SECONDS", 1.0)
-    with conducted.running(serving(store, place)):
-        handle = submit(store, board)
-        until(lambda: is_parked(handle, board))
-    handle.signal("approved", 1)
-    with jobs.claims_expiring_after(1.0):
-        (job,) = parked_jobs(store, board).take("a dead conductor", 2, ())
-    with contextlib.closing(store.get_connection()) as connection:
-        detail = connection.get_flow_details(job.uuid)
-        detail.state = states.RUNNING
-        connection.update_flow_details(detail)
+    """The service does not repair flows whose job is in the database of the flows."""
     posted: list[object] = []
     fetched: Any = boards.fetch("served", place, persistence=store)
     fetched.notifier.register(jobs.POSTED, lambda _, details: posted.append(details))
     with conducted.running(service.ConductorService(store, board=fetched)):
+        handle = submit(store, board)
+        until(lambda: is_parked(handle, board))
+        posted.clear()
+        assert handle.cancel("no")
+        with pytest.raises(exceptions.Cancelled):
+            handle.result(60)
+        until(lambda: board.job_count == 0)
+    assert len(posted) == 1
+
+
+def test_death_after_posting_a_parked_job_is_harmless(
+    store: persistence.Backend, board: jobs.JobBoard, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The parked job stays, and is posted again when its claim has expired."""
+    monkeypatch.setattr(_parked_jobs, "_CLAIM_SECONDS", 0.5)
+    consume, died = impl_sql.SQLJobBoard.consume, threading.Event()
+
+    def die(self: Any, job: jobs.Job, who: str) -> None:
+        if not died.is_set():
+            died.set()
+            raise exceptions.JobFailure("it died")
+        consume(self, job, who)
+
+    with conducted.running(serving(store, place)):
+        handle = submit(store, board)
+        until(lambda: is_parked(handle, board))
+        monkeypatch.setattr(impl_sql.SQLJobBoard, "consume", die)
+        handle.signal("approved", 1)
         assert handle.result(60)["found"] == 1
-    assert posted == []
+        assert died.is_set()
+        left = parked_jobs(store, board).board
+        until(lambda: board.job_count == 0 and left.job_count == 0)
+
+
+@pytest.mark.parametrize("is_parked_here", [True, False])
+def test_conductor_that_cannot_park_releases_the_job(
+    store: persistence.Backend, redis_url: brokers.Place, is_parked_here: bool
+) -> None:
+    """Another one claims the earlier job of the flow to post it. Its post has no effect then."""
+    with boards.backend("board", str(redis_url), persistence=store) as board:
+        handle = submit(store, board)
+        parked = parked_jobs(store, board)
+        (job,) = board.take("me", 1)
+        if not is_parked_here:
+            assert parked.board.park(job, "me", 0.0, 0)
+            assert [each.uuid for each in parked.board.take("another", 1)] == [handle.id]
+        parked.leave(job, "me", parked.board.park(job, "me", None, 0))
+        assert board.job_count == (0 if is_parked_here else 1)
+        assert parked.board.job_count == 1
+
+
+def test_flow_in_a_paused_queue_does_not_begin_when_its_limit_permits_it(
+    store: persistence.Backend, redis_url: brokers.Place
+) -> None:
+    with boards.backend("board", str(redis_url), persistence=store) as board:
+        assert isinstance(board, impl_redis.RedisJobBoard)
+        first, second = [
+            engines.submit(limited.waiting, backend=store, board=board, inputs={"tenant": "a"})
+            for _ in range(2)
+        ]
+        with conducted.running(serving(store, str(redis_url))):
+            until(lambda: is_parked(first, board) and is_parked(second, board))
+            board.job_queues.pause("default")
+            first.signal("go")
+            assert first.wait(60)
+            until(lambda: board.job_count == 1)
+            second.signal("go")
+            assert not second.wait(1)
+            board.job_queues.resume("default")
+            assert second.wait(60)
 
 
 @pytest.mark.parametrize("what", ["signal", "cancel"])

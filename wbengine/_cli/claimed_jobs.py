@@ -111,6 +111,8 @@ def _claim(
                 ):
                     if job is not None:
                         board.claim(job, who)
+                        if not isinstance(board, impl_sql.SQLJobBoard):
+                            connection.drop_job(row.uuid)  # The flow may have been parked.
                         return job
             lease = connection.get_lease(row.uuid)
             is_running = lease is not None and not _owners.is_dead(lease.owner)

@@ -262,10 +262,12 @@ class AtomLifecycle:
         """Begin a Map, or continue an attempt of an earlier run under the same number."""
         attempt = record.attempt
         recovered = self._interrupted_attempts.number_items(record, call.task, call.action)
-        runs_again = False
+        runs_again = sends_first = False
         if record.attempt != attempt:
             record.submitted = self.now
-        elif record.items is not None and record.items.in_flight and not recovered:
+        elif record.items is not None and not record.items.in_flight:
+            sends_first = self._interrupted_attempts.has_ledger
+        elif record.items is not None and not recovered:
             runs_again = stored_starts.has_passed(record, self._time())
         if call.action == calls.EXECUTE and call.task.inner.eta is not None:
             stored_starts.store_start(record, call.task.inner, self._time())
@@ -284,6 +286,10 @@ class AtomLifecycle:
         if outcome is None:
             if self._storage.code is not None:
                 self._storage.note_code()
+            if sends_first:
+                # On all levels of durability, as the next run only looks up items that are stored
+                # as being in flight.
+                self._storage.writer.flush()
             return call
         self.failed_before_submit.append((call, outcome))
         return None

@@ -38,13 +38,17 @@ _LAST_EPOCH: Final = 2**62
 class LimitedFlows:
     """Lets flows run for which permits are free.
 
+    :param board: returns the board with the jobs of the flows.
     :param place: the store of the limits: the URL of a Redis, or the backend of the flows.
     """
 
     def __init__(
-        self, board: impl_sql.SQLJobBoard, backend: base.Backend, place: str | base.Backend
+        self,
+        board: Callable[[], impl_sql.SQLJobBoard],
+        backend: base.Backend,
+        place: str | base.Backend,
     ) -> None:
-        self._board = board
+        self._get_board = board
         self._backend = backend
         self._place = place
         self._store = account_stores.store_of(place)
@@ -53,6 +57,10 @@ class LimitedFlows:
         self._free: dict[str, Quota] = {}
         self._next_poll = 0.0
         self._after = ""
+
+    @property
+    def _board(self) -> impl_sql.SQLJobBoard:
+        return self._get_board()
 
     def waking(self, wake: Callable[[], object]) -> contextlib.AbstractContextManager[None]:
         """Call `wake` during the block when `offer_free` should be called.

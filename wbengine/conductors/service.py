@@ -227,7 +227,7 @@ class ConductorService:
         :raises JobFailure: if the board cannot be used.
         :raises StorageFailure: if the file of the store was deleted or replaced.
         """
-        self._conductor.connect()
+        self._board.connect()
         self._versions.register()
         if isinstance(self._board, impl_sql.SQLJobBoard):
             self._board.refused_codes = self._versions.refused
@@ -381,6 +381,7 @@ class ConductorService:
     def _forget_checked_if_changed(self, board: _stored.StoredJobBoard) -> None:
         identity = board.identify()
         if identity != self._identity:
+            self._conductor.adopt_parked()
             self._identity, self._newest, self._seen = identity, None, set()
 
     def _resume_lost(self) -> None:

@@ -1,68 +1,75 @@
 """Jobs of parked flows whose board is not in the database of the flows.
 
 The end of a wait is a change of this database: a signal, a command, a pause, a permit, or a time.
-Therefore the job of such a flow moves from its board to this database when the flow is parked, and
-stays there until the flow has ended. Only conductors of the board take it, which have the same
-name for it.
+Therefore the job of such a flow moves from its board to this database when the flow is parked. When
+its wait has ended, a conductor of the board posts it there again.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
+from wbengine import exceptions
 from wbengine.jobs import _stored
 from wbengine.jobs import base as jobs
-from wbengine.jobs._places import ALL_QUEUES
-from wbengine.jobs.backends import impl_memory, impl_sql
+from wbengine.jobs._places import ALL_QUEUES, Place
+from wbengine.jobs.backends import impl_sql
 from wbengine.persistence import base as persistence_base
+from wbengine.persistence import models
 from wbengine.persistence.backends import _sql
 
 __all__ = ["ParkedJobs"]
 
-#: Beginning of the namespaces of these jobs.
+#: Beginning of the namespaces of these jobs. The rest is the id of their board.
 _PREFIX: Final = "elsewhere:"
+#: Maximum number of jobs that are posted again at once.
+_MAX_POSTED: Final = 64
+#: Duration of a claim on such a job, after which another process posts it.
+_CLAIM_SECONDS: Final = 5.0
 
 
 class ParkedJobs:
     """The jobs of parked flows that have left a board.
 
-    :ivar board: the jobs in the database of the flows.
+    :param origin: the board, which must be connected before the first call of a method.
+    :param store: the database of the flows.
     """
 
-    def __init__(
-        self, origin: _stored.BaseStoredJobBoard, store: _sql.SQLBackend, location: str
-    ) -> None:
+    def __init__(self, origin: _stored.StoredJobBoard, store: _sql.SQLBackend) -> None:
         self._origin: Final = origin
-        namespace = f"{_PREFIX}{hashlib.sha256(location.encode()).hexdigest()[:32]}"
-        self.board: Final = impl_sql.SQLJobBoard("parked", {"namespace": namespace}, store)
+        self._store: Final = store
+        self._board: impl_sql.SQLJobBoard | None = None
         self._may_be_due = True
         self._next_poll = 0.0
         self._poll_seconds = 0.0
 
     @classmethod
     def of(cls, origin: jobs.JobBoard, store: persistence_base.Backend | None) -> ParkedJobs | None:
-        """Return those of a board. None if its flows cannot be parked in another place.
-
-        This requires that the flows are in another database than the jobs, and that other processes
-        have the same board.
-        """
-        if not isinstance(store, _sql.SQLBackend) or isinstance(origin, impl_memory.MemoryJobBoard):
-            return None
-        if isinstance(origin, impl_sql.SQLJobBoard) and not origin.keeps_flows:
-            return cls(origin, store, f"{origin.address} {origin.namespace}")
-        if isinstance(origin, _stored.StoredJobBoard) and origin.address is not None:
-            return cls(origin, store, f"{origin.address} {origin.place}")
+        """Return those of a board; None if the flows are not in a database, or the jobs are."""
+        if isinstance(origin, _stored.StoredJobBoard) and isinstance(store, _sql.SQLBackend):
+            return cls(origin, store)
         return None
+
+    @property
+    def board(self) -> impl_sql.SQLJobBoard:
+        """The parked jobs.
+
+        :raises JobFailure: if the board was never connected, or the database cannot be used.
+        """
+        if self._board is None:
+            options = {"namespace": f"{_PREFIX}{self._origin.note['board']}"}
+            board = impl_sql.SQLJobBoard("parked", options, self._store)
+            board.queues = (ALL_QUEUES,)
+            board.connect()
+            self._board = board
+        return self._board
 
     @contextlib.contextmanager
     def waking(self, wake: Callable[[], None]) -> Iterator[float]:
         """Call `wake` during the block when jobs may be due; yield the interval between polls."""
-        has_queues = self._origin.job_queues is not None
-        self.board.queues = self._origin.queues if has_queues else (ALL_QUEUES,)
 
         def note() -> None:
             self._may_be_due = True
@@ -71,33 +78,51 @@ class ParkedJobs:
         with self.board.waking(note) as self._poll_seconds:
             yield self._poll_seconds
 
-    def take(self, who: str, limit: int, except_uuids: Collection[str]) -> list[jobs.Job]:
-        """Claim up to `limit` jobs that are due. They go before those of the board."""
+    def leave(self, job: jobs.Job, who: str, is_parked: bool) -> None:
+        """Delete a claimed job of the board that `is_parked` now; otherwise release it.
+
+        It is not if a conductor is just posting an earlier job of this flow.
+        """
+        (self._origin.consume if is_parked else self._origin.abandon)(job, who)
+
+    def post_due(self, who: str) -> None:
+        """Post the jobs on their board whose wait has ended, if it is time to look for them.
+
+        If this process dies between the two steps, another one repeats the first, which then has no
+        effect.
+        """
         now = time.monotonic()
         if not self._may_be_due and now < self._next_poll:
-            return []
+            return
         self._may_be_due, self._next_poll = False, now + self._poll_seconds
-        taken = list[jobs.Job](self.board.take(who, limit, except_uuids))
-        if len(taken) == limit:
-            self._may_be_due = True
-        return taken
+        with jobs.claims_expiring_after(_CLAIM_SECONDS):
+            taken = list(self.board.take(who, _MAX_POSTED))
+        self._may_be_due = self._may_be_due or len(taken) == _MAX_POSTED
+        for job in taken:
+            self._post(job)
+            # Without this process for a while, another one has posted it.
+            with contextlib.suppress(exceptions.JobFailure, exceptions.NotFound):
+                self.board.consume(job, who)
+
+    def _post(self, job: jobs.Job) -> None:
+        with contextlib.closing(self._store.get_connection()) as connection:
+            try:
+                detail = connection.get_flow_details(job.uuid, lazy=True)
+            except exceptions.NotFound:
+                return
+        place = _stored.submitted(detail, self._origin) or Place()
+        book = models.LogBook(str(job.book_name), str(job.book_uuid))
+        self._origin.repost(job.uuid, job.name, book, place, replaces_trashed=True)
+        if self.board.goes_first(job.uuid):
+            self._origin.make_due(job.uuid)
 
     def has(self, flow_uuid: str) -> bool:
         """Return whether the job of a flow is among them.
 
         :raises JobFailure: if the database cannot be read.
         """
-        self.connect()
         return self.board.find(flow_uuid) is not None
 
-    def connect(self) -> None:
-        """Prepare the database, if necessary.
-
-        :raises JobFailure: if this fails.
-        """
-        if not self.board.connected:
-            self.board.connect()
-
     def adopt(self) -> None:
-        """Find parked jobs that left the board when it had another address."""
+        """Find parked jobs that left the board when it had another id, or another address."""
         self.board.adopt(_PREFIX, self._origin.is_noted)

@@ -89,7 +89,7 @@ class ExecutorConductor(base.Conductor):
       no job for a short time.
     - Parked: the flow only waits, for a signal, a pause, a permit, or for longer than
       `PARK_SECONDS`. This requires a database of flows, and a job with the uuid of its flow
-      (`engines.submit`). A job of a board elsewhere moves to that database.
+      (`engines.submit`). From another store, the job moves to that database meanwhile.
     - Blocked: a workflow did not repeat its recorded steps. Each conductor process claims the job
       once, when it finds no others.
     - Trashed: no engine can be created for the flow, and no run has begun.
@@ -183,23 +183,26 @@ class ExecutorConductor(base.Conductor):
         self._next_blocked_poll = 0.0
         # No job is claimed before this time, because the broker of the workers was unavailable.
         self._idle_until = 0.0
-        store = None
-        if isinstance(jobboard, _stored.BaseStoredJobBoard):
-            store = jobboard.persistence
-        # The board of the parked flows: `jobboard` if it is in the database of the flows.
+        # The board, if it can contain the jobs of parked flows. If it is elsewhere, these jobs.
         self._parking_board: impl_sql.SQLJobBoard | None = None
-        self._parked_jobs: _parked_jobs.ParkedJobs | None = None
-        if isinstance(jobboard, impl_sql.SQLJobBoard) and jobboard.keeps_flows:
-            self._parking_board = jobboard
-        else:
-            store = persistence or store
-            self._parked_jobs = _parked_jobs.ParkedJobs.of(jobboard, store)
-            if self._parked_jobs is not None:
-                self._parking_board = self._parked_jobs.board
+        self._parked_jobs = _parked_jobs.ParkedJobs.of(jobboard, persistence)
         self._limited: _limited_flows.LimitedFlows | None = None
-        if self._parking_board is not None and store is not None:
+        store = persistence if self._parked_jobs is not None else None
+        if isinstance(jobboard, impl_sql.SQLJobBoard) and jobboard.keeps_flows:
+            self._parking_board, store = jobboard, jobboard.persistence
+        if store is not None:
             place = self._engine_options.get("limits") or persistence or store
-            self._limited = _limited_flows.LimitedFlows(self._parking_board, store, place)
+            self._limited = _limited_flows.LimitedFlows(self._board_of_parked, store, place)
+
+    def _board_of_parked(self) -> impl_sql.SQLJobBoard:
+        """Return the board with the jobs of parked flows.
+
+        :raises JobFailure: if it cannot be connected.
+        """
+        if self._parked_jobs is not None:
+            return self._parked_jobs.board
+        assert self._parking_board is not None
+        return self._parking_board
 
     def _executor_factory(self) -> futures.Executor:
         if self._custom_factory is None:
@@ -215,26 +218,6 @@ class ExecutorConductor(base.Conductor):
     def dispatching(self) -> bool:
         """Whether the conductor still claims jobs or runs flows."""
         return not self._dead.is_set()
-
-    def connect(self) -> None:
-        """Connect the boards that are not connected."""
-        super().connect()
-        if self._parked_jobs is not None and not self._parked_jobs.board.connected:
-            self._parked_jobs.connect()
-            self._parked_jobs.adopt()
-
-    def close(self) -> None:
-        """Close the boards."""
-        super().close()
-        if self._parked_jobs is not None:
-            self._parked_jobs.board.close()
-
-    def has_parked(self, flow_uuid: str) -> bool:
-        """Return whether the job of a flow left the board when the flow was parked.
-
-        :raises JobFailure: if the database cannot be read.
-        """
-        return self._parked_jobs is not None and self._parked_jobs.has(flow_uuid)
 
     def stop(self) -> None:
         self._stopping = True
@@ -258,8 +241,7 @@ class ExecutorConductor(base.Conductor):
             limits = (
                 contextlib.nullcontext() if self._limited is None else self._limited.waking(wake)
             )
-            waking = self._waking(wake)
-            with limits, waking as poll_seconds, self._executor_factory() as executor:
+            with limits, self._waking(wake) as poll_seconds, self._executor_factory() as executor:
                 pause = poll_seconds if self._wait_timeout is None else self._wait_timeout
                 try:
                     self._dispatch(
@@ -281,7 +263,7 @@ class ExecutorConductor(base.Conductor):
     def _waking(self, wake: Callable[[], None]) -> Iterator[float]:
         """Call `wake` during the block when jobs may be due; yield the interval between polls."""
         with self._jobboard.waking(wake) as seconds, contextlib.ExitStack() as stack:
-            if self._parked_jobs is not None:
+            if self._parked_jobs is not None and self._jobboard.connected:
                 seconds = min(seconds, stack.enter_context(self._parked_jobs.waking(wake)))
             yield seconds
 
@@ -294,6 +276,7 @@ class ExecutorConductor(base.Conductor):
         while remaining != 0 and not self._stopping:
             if self._limited is not None:
                 self._offer_permits(self._limited.offer_free)
+            self._post_parked()
             limit = self._free_places()
             started = self._start_jobs(executor, limit if remaining < 0 else min(limit, remaining))
             if remaining > 0:
@@ -339,17 +322,7 @@ class ExecutorConductor(base.Conductor):
         postponed = [uuid for uuid, (until, _) in tuple(self._postponed.items()) if until > now]
         # Without `expiry`, which would override the time of the board.
         with jobs.claims_expiring_after(self.CLAIM_SECONDS):
-            taken = (
-                []
-                if self._parked_jobs is None
-                else self._parked_jobs.take(self._name, limit, postponed)
-            )
-            if len(taken) < limit:
-                try:
-                    taken += self._jobboard.take(self._name, limit - len(taken), postponed)
-                except exceptions.JobFailure:
-                    if not taken:
-                        raise
+            taken = list(self._jobboard.take(self._name, limit, postponed))
         for job in taken:
             self._note_claim(job)
         if taken:
@@ -361,6 +334,14 @@ class ExecutorConductor(base.Conductor):
                 return [job]
         return []
 
+    def _post_parked(self) -> None:
+        """Post the jobs of flows whose wait has ended, if their board is elsewhere."""
+        if self._parked_jobs is not None and self._jobboard.connected:
+            try:
+                self._parked_jobs.post_due(self._name)
+            except (exceptions.JobFailure, exceptions.StorageFailure) as error:
+                self._log.warning("cannot continue parked flows: %s", error)
+
     def _offer_permits(self, offer: Callable[..., None], *limit: Any) -> None:
         """Let flows run that waited for permits."""
         try:
@@ -371,7 +352,7 @@ class ExecutorConductor(base.Conductor):
     def _claim(self, job: jobs.Job) -> bool:
         try:
             with jobs.claims_expiring_after(self.CLAIM_SECONDS):
-                job.board.claim(job, self._name)
+                self._jobboard.claim(job, self._name)
         except (exceptions.UnclaimableJob, exceptions.NotFound):
             return False
         self._note_claim(job)
@@ -452,7 +433,7 @@ class ExecutorConductor(base.Conductor):
                 text = "cannot create an engine for {job} yet: {error}"
             return self._decide(job, outcome, error, text)
         is_blocked = engine.storage.flow_detail.is_blocked
-        if is_blocked and not self._is_with_flows(job) and job.uuid not in self._blocked:
+        if is_blocked and self._parking_board is None and job.uuid not in self._blocked:
             # A board in another store lists it before other jobs.
             self._postpone_blocked(job)
             self._untried.append(job)
@@ -466,7 +447,8 @@ class ExecutorConductor(base.Conductor):
                 engine.suspends_on_difference = True
                 if self._versions is not None:
                     engine.storage.code = self._versions.code_of(engine.storage.flow_detail)
-                if self._parking_board is not None and job.uuid == engine.storage.flow_uuid:
+                can_park = self._parking_board is not None or self._parked_jobs is not None
+                if can_park and job.uuid == engine.storage.flow_uuid:
                     engine.park_after = self.PARK_SECONDS
                 if claim.lost or self._stopping:
                     return decide(Outcome(stage, Error.SKIPPED))
@@ -582,14 +564,10 @@ class ExecutorConductor(base.Conductor):
 
     def _refuse_codes(self, job: jobs.Job, error: _OtherCodeError) -> None:
         assert self._versions is not None
-        if self._parking_board is not None:
-            self._parking_board.refused_codes = self._versions.refused
-        if not self._is_with_flows(job):
+        if self._parking_board is None:
             self._postpone(job, error)
-
-    def _is_with_flows(self, job: jobs.Job) -> bool:
-        """Return whether the job is in the database of the flows."""
-        return self._parking_board is not None and job.board is self._parking_board
+        else:
+            self._parking_board.refused_codes = self._versions.refused
 
     def _stage(
         self, name: str, work: Callable[[], object], job: jobs.Job, engine: engines.Engine
@@ -684,7 +662,7 @@ class ExecutorConductor(base.Conductor):
             self._offer_permits(self._limited.offer, *claim.flow_limit)
 
     def _block(self, job: jobs.Job) -> None:
-        board = self._parking_board if self._is_with_flows(job) else None
+        board = self._parking_board
         is_of_flow = job.details.get("flow_uuid") == job.uuid
         if board is None or not isinstance(job, _stored.StoredJob) or not is_of_flow:
             self._postpone_blocked(job)
@@ -702,15 +680,27 @@ class ExecutorConductor(base.Conductor):
         self._blocked[job.uuid] = 0.0
         self._postponed[job.uuid] = (math.inf, 0.0)
 
+    def has_parked(self, flow_uuid: str) -> bool:
+        """Return whether the job of a flow left the board when the flow was parked.
+
+        :raises JobFailure: if the database cannot be read.
+        """
+        return self._parked_jobs is not None and self._parked_jobs.has(flow_uuid)
+
+    def adopt_parked(self) -> None:
+        """Find parked jobs that left the board when it had another id, or another address."""
+        if self._parked_jobs is not None:
+            self._parked_jobs.adopt()
+
     def allow(self, flow_uuid: str) -> None:
         """Claim the job of a blocked flow again, although this process ran it."""
         if self._postponed.get(flow_uuid, (0.0, 0.0))[0] == math.inf:
             del self._postponed[flow_uuid]
 
     def _park(self, job: jobs.Job, parked: control.Parked) -> None:
-        assert self._parking_board is not None
+        elsewhere = self._parked_jobs
         try:
-            self._parking_board.park(
+            is_parked = self._board_of_parked().park(
                 job,
                 self._name,
                 parked.seconds,
@@ -721,8 +711,8 @@ class ExecutorConductor(base.Conductor):
                 parked.ends,
                 parked.end_delay,
             )
-            if not self._is_with_flows(job):
-                job.board.consume(job, self._name)
+            if elsewhere is not None:
+                elsewhere.leave(job, self._name, is_parked)
         except exceptions.WbengineException as error:
             self._log.warning("cannot park %s: %s", job, error)
             return
@@ -733,7 +723,7 @@ class ExecutorConductor(base.Conductor):
         self._notifier.notify("job_abandoned", details)
 
     def _try_finish_job(self, job: jobs.Job, action: Action) -> None:
-        board = job.board
+        board = self._jobboard
         finish, event = {
             Action.CONSUME: (board.consume, "job_consumed"),
             Action.TRASH: (board.trash, "job_trashed"),

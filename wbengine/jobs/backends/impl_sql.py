@@ -627,7 +627,7 @@ class SQLJobBoard(_stored.BaseStoredJobBoard):
         has_begun: bool = False,
         ends: int = 0,
         end_delay: float = 0.0,
-    ) -> None:
+    ) -> bool:
         """Release a claim and delay the job by a number of seconds (None: a long time).
 
         With the name of a `limit`, the job waits for `offer_limited`. Jobs of flows that have begun
@@ -639,8 +639,9 @@ class SQLJobBoard(_stored.BaseStoredJobBoard):
         of child flows; after a further one, the job is due within `end_delay` seconds. Raises the
         errors of `consume`.
 
-        A job of another board is stored here, parked, unless this board has a claimed job of its
-        flow. The caller then deletes it from that board.
+        A job of another board is stored here, parked, unless a claimed job of its flow is here.
+
+        :returns: whether it is parked.
         """
         wait = _MAX_PARK_SECONDS if seconds is None else min(seconds, _MAX_PARK_SECONDS)
         is_elsewhere = job.board is not self
@@ -681,8 +682,15 @@ class SQLJobBoard(_stored.BaseStoredJobBoard):
             crashpoint("sql.before-park-commit")
             return True
 
-        if not self._transact(f"Parking job {job.uuid}", work) and not is_elsewhere:
+        is_parked = self._transact(f"Parking job {job.uuid}", work)
+        if not (is_parked or is_elsewhere):
             self._end(job, who, "abandon")
+        return is_parked
+
+    def goes_first(self, uuid: str) -> bool:
+        """Return whether a job goes before jobs of flows that have not begun."""
+        row = self._find(uuid)
+        return row is not None and row["turn"] is not None and row["turn"] < 0
 
     def _claim_here(
         self, connection: sa.Connection, job: base.Job, parameters: Mapping[str, Any]
