@@ -16,12 +16,14 @@ import sqlalchemy as sa
 
 from tests.integration.owned_flows import Step, load_recording_engine, reload_engine, stored_flow
 from tests.seams.scheduling import load_at
-from tests.support import disks, map_tasks
+from tests.support import disks, engine_threads, map_tasks
+from tests.support.held_tasks import HeldTasks
+from tests.support.waiting import until
 from tests.support.workers import worker_in_thread
 from wbengine import engines, exceptions, retry, states, task
 from wbengine._runtime import saving
 from wbengine.patterns import linear_flow, unordered_flow
-from wbengine.persistence import backends
+from wbengine.persistence import backends, models
 from wbengine.persistence.backends import _memory
 from wbengine.testing import Fault, FaultyBackend
 
@@ -544,3 +546,40 @@ def test_long_serial_iteration_is_written_in_several_batches() -> None:
         engine.run()
         found[durability] = len([told for _, told in log if states.SUCCESS in told.values()])
     assert found["each"] >= 15 > found["batch"] >= 3 and found["end"] <= 2
+
+
+@pytest.mark.parametrize("durability", saving.LEVELS)
+def test_items_of_a_continued_map_are_stored_as_in_flight_before_they_are_sent(
+    durability: str,
+) -> None:
+    """If this run dies, the next one looks up their results, and does not wait for new ones."""
+    executor = HeldTasks(held=True)
+    executor.survives_engine = executor.has_ledger = True
+    flow = linear_flow.Flow("f").add(
+        task.Map(map_tasks.Square(), over="numbers", item="item", name="m", max_in_flight=1)
+    )
+    store: dict[str, Any] = {"numbers": [1, 2, 3]}
+    options: dict[str, Any] = {"engine": "parallel", "executor": executor}
+    with backends.backend("memory://") as backend:
+        first = engine_threads.Running(engines.load(flow, backend=backend, store=store, **options))
+        first.start()
+        until(lambda: executor.batches)
+        first.engine.suspend()
+        assert first.end() == states.SUSPENDED
+        assert not stored_items(backend, first.engine.storage.flow_uuid).in_flight
+        options |= {"flow_detail": first.engine.storage.flow_detail, "durability": durability}
+        later = engine_threads.Running(engines.load(flow, backend=backend, **options))
+        executor.batches.clear()
+        later.start()
+        until(lambda: executor.batches)
+        assert stored_items(backend, first.engine.storage.flow_uuid).in_flight
+        executor.held = False
+        executor.release()
+        assert later.end() == states.SUCCESS
+
+
+def stored_items(backend: Any, flow_uuid: str) -> models.Items:
+    with contextlib.closing(backend.get_connection()) as connection:
+        atoms = {atom.name: atom for atom in connection.get_flow_details(flow_uuid)}
+    items: models.Items = atoms["m"].items
+    return items

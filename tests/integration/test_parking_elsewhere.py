@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 
-from tests.support import brokers, conducted, limited, signalled
+from tests.support import brokers, conducted, limited, python, signalled
 from tests.support.waiting import until
 from wbengine import engines, exceptions, operations, states
 from wbengine.conductors import service
@@ -241,21 +244,38 @@ def test_flows_wait_for_their_limit_without_a_place(
             assert handle.wait(60)
 
 
-def test_parked_flow_continues_under_another_address_of_its_board(
-    store: persistence.Backend, redis_url: brokers.Place, monkeypatch: pytest.MonkeyPatch
+def test_command_that_reverts_a_parked_flow_removes_its_job(
+    store: persistence.Backend, uri: str, redis_url: brokers.Place
 ) -> None:
     with boards.backend("board", str(redis_url), persistence=store) as board:
         with conducted.running(serving(store, str(redis_url))):
             handle = submit(store, board)
             until(lambda: is_parked(handle, board))
-        monkeypatch.setattr(impl_redis, "_address", lambda options: "a new host:6379/0")
-        with conducted.running(serving(store, str(redis_url))):
+        command = ["flow", "revert", handle.id, "--here", "--yes", "--persistence", uri]
+        environment = {**os.environ, "WBENGINE_BOARD": str(redis_url)}
+        python.run(["-m", "wbengine", *command], env=environment)
+        assert handle.state == states.REVERTED
+        assert board.job_count == parked_jobs(store, board).board.job_count == 0
+
+
+def test_parked_flow_continues_after_its_board_lost_its_data(store: persistence.Backend) -> None:
+    """The board has another id then, but the same address."""
+    with (
+        brokers.redis() as server,
+        boards.backend("board", server.url(), persistence=store) as board,
+    ):
+        with conducted.running(serving(store, server.url())):
+            handle = submit(store, board)
+            until(lambda: is_parked(handle, board))
+        with contextlib.closing(redis.Redis.from_url(server.url())) as client:
+            client.flushall()
+        with conducted.running(serving(store, server.url())):
             handle.signal("approved", 1)
             assert handle.result(60)["found"] == 1
 
 
 def test_conductor_of_another_board_does_not_take_parked_flows(
-    store: persistence.Backend, redis_url: brokers.Place, tmp_path: Path
+    store: persistence.Backend, redis_url: brokers.Place, broker_servers: brokers.Brokers
 ) -> None:
     with boards.backend("board", str(redis_url), persistence=store) as board:
         with conducted.running(serving(store, str(redis_url))):
@@ -263,8 +283,9 @@ def test_conductor_of_another_board_does_not_take_parked_flows(
             until(lambda: is_parked(handle, board))
         handle.signal("approved", 1)
         with (
-            boards.backend("other", f"sqlite:///{tmp_path}/jobs.db", persistence=store) as other,
-            conducted.running(serving(store, f"sqlite:///{tmp_path}/jobs.db")),
+            broker_servers["redis"].place() as elsewhere,
+            boards.backend("other", str(elsewhere), persistence=store) as other,
+            conducted.running(serving(store, str(elsewhere))),
         ):
             last = engines.submit(f"{HERE}:waiting", ["eta", 0.0], backend=store, board=other)
             assert last.wait(60)
