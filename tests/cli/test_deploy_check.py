@@ -239,9 +239,12 @@ HOSTILE = {
     "endless": ("while True: pass", "did not end within 1 s"),
     "sleeping": ("import time; time.sleep(1000)", "did not end within 1 s"),
     "stubborn": (
+        # A second handler, as the interruption may come while the first one runs.
         """while True:
         try:
-            while True: sum(())
+            try:
+                while True: sum(())
+            except BaseException: ...
         except BaseException: ...""",
         "was killed",
     ),

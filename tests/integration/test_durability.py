@@ -549,7 +549,7 @@ def test_long_serial_iteration_is_written_in_several_batches() -> None:
 
 
 @pytest.mark.parametrize("durability", saving.LEVELS)
-def test_items_of_a_continued_map_are_stored_as_in_flight_before_they_are_sent(
+def test_items_of_continued_map_are_stored_before_they_are_sent(
     durability: str,
 ) -> None:
     """If this run dies, the next one looks up their results, and does not wait for new ones."""
