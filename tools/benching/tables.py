@@ -94,7 +94,8 @@ def run(document: Document) -> Iterator[str]:
         f" {facts['wbengine']}, Python {facts['python']}; {facts['machine']}"
         f" ({facts['processor']});"
     )
-    yield f"{', '.join(brokers)}; medians of {facts['repeat']} runs; load at the start"
+    runs = "one run" if facts["repeat"] == 1 else f"medians of {facts['repeat']} runs"
+    yield f"{', '.join(brokers)}; {runs}; load at the start"
     yield f"{facts['load at the start']}.  Installed: {', '.join(sorted(peers))}."
 
 
@@ -459,7 +460,6 @@ PRINTED_ONLY = frozenset(
         "messages",
         "growth",
         "beats",
-        "databases",
     }
 )
 #: Place on the page -> function that generates its tables.
