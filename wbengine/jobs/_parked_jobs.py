@@ -100,7 +100,7 @@ class ParkedJobs:
         self._may_be_due = self._may_be_due or len(taken) == _MAX_POSTED
         for job in taken:
             self._post(job)
-            # Without this process for a while, another one has posted it.
+            # If this process was stopped for longer than its claim, another one has posted it.
             with contextlib.suppress(exceptions.JobFailure, exceptions.NotFound):
                 self.board.consume(job, who)
 
