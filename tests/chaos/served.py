@@ -200,8 +200,6 @@ class Stage:
     def stop_one(self) -> None:
         """Stop a conductor by SIGSTOP. It continues when others may have taken its flows."""
         running = [one for one in self.running["conductor"] if one.pid not in self._stopped]
-        if len(running) < 2:
-            return
         victim = self.chance.choice(running)
         self._stopped.add(victim.pid)
         self.killed["conductor stopped"] += 1
@@ -428,10 +426,7 @@ def _left(board: jobs.JobBoard, store: persistence.Backend) -> int:
     """Return the number of jobs, also of parked flows, or 1 if the board is unreachable."""
     try:
         parked = _parked_jobs.ParkedJobs.of(board, store)
-        if parked is None:
-            return board.job_count
-        parked.connect()
-        return board.job_count + parked.board.job_count
+        return board.job_count + (0 if parked is None else parked.board.job_count)
     except exceptions.JobFailure:
         return 1
 

@@ -227,8 +227,10 @@ class FlowHandle(Generic[_R_co]):
             is_gone = (self._job is not None and self._job.state == states.COMPLETE) or (
                 isinstance(board, jobs.FlowBoard) and board.is_trashed(self.id)
             )
-            parked = _parked_jobs.ParkedJobs.of(board, self._backend) if is_gone else None
-            if not is_gone or (parked is not None and parked.has(self.id)):
+            if not is_gone:
+                return
+            parked = _parked_jobs.ParkedJobs.of(board, self._backend)
+            if parked is not None and parked.has(self.id):
                 return
         except exceptions.JobFailure:  # the board is unavailable: its jobs are unknown
             return

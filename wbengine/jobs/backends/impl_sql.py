@@ -709,15 +709,15 @@ class SQLJobBoard(_stored.BaseStoredJobBoard):
         connection.execute(self._store.statements.post_job, posted)
         connection.execute(self._statements.claim_here, parameters)
 
-    def adopt(self, namespaces: str, accepts: Callable[[Mapping[str, Any]], bool]) -> int:
-        """Move jobs of other boards to this one. Return their number.
+    def adopt(self, namespaces: str, accepts: Callable[[Mapping[str, Any]], bool]) -> None:
+        """Move jobs of other boards to this one.
 
         :param namespaces: the beginning of the names of these boards.
         :param accepts: decides by the note of a flow's submission.
         """
         parameters = {"board": self.namespace, "boards": f"{namespaces}%"}
 
-        def work(connection: sa.Connection) -> int:
+        def work(connection: sa.Connection) -> None:
             found = connection.execute(self._statements.of_other_boards, parameters).mappings()
             ours = [
                 row["uuid"]
@@ -726,9 +726,8 @@ class SQLJobBoard(_stored.BaseStoredJobBoard):
             ]
             for uuid in ours:
                 connection.execute(self._statements.adopt, {**parameters, "uuid": uuid})
-            return len(ours)
 
-        return self._transact("Looking for parked jobs of this board", work)
+        self._transact("Looking for parked jobs of this board", work)
 
     def _is_changed(self, connection: sa.Connection, pauses: Collection[TaskPause]) -> bool:
         """Return whether a pause was removed or replaced. Lock the rows of the others."""
