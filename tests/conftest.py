@@ -105,6 +105,8 @@ def pytest_configure(config: pytest.Config) -> None:
     commit = config.getoption("--share-of")
     if commit is not None:
         config.pluginmanager.register(nightly.Share(commit))
+    else:
+        config.pluginmanager.register(nightly.LongestFirst())
 
 
 def pytest_deselected(items: Sequence[pytest.Item]) -> None:

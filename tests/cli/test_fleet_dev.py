@@ -122,7 +122,7 @@ def test_dev_keeps_a_given_folder(wares: Path, home: Path) -> None:
     folder = str(home / "kept")
     with dev_fleet.DevServer("wares", folder=folder, port=None, concurrency=1) as shop:
         assert shop.login_url is None
-        assert shop.worker.life.state == "idle"
+        until(lambda: shop.worker.life.state == "idle")  # set with its first NOTIFY
     assert shop.worker.life.state == "dead"
     assert os.path.isdir(folder)
 

@@ -34,7 +34,7 @@ def store(audit: str, nap: float = 0.0) -> dict[str, Any]:
 
 
 def make(name: str) -> Any:
-    """Return the flow `main`, `undone`, `slow`, `harmless`, `heavy`, `mixed-<number>` or
+    """Return the flow `main`, `undone`, `slow`, `harmless`, `broad`, `heavy`, `mixed-<number>` or
     `stepped-<number>`.
     """
     kind, _, number = name.partition("-")
@@ -151,6 +151,13 @@ def _harmless(name: str, number: int) -> Any:
     return flow.add(tasks.Step("first"), tasks.Harmless("harmless"), tasks.Step("last"))
 
 
+def _broad(name: str, number: int) -> Any:
+    """Contains more idempotent tasks than a worker claims at once."""
+    flow = linear_flow.Flow(name, retry=retry.Times(ROUNDS, "rounds", provides="round"))
+    members = [tasks.Harmless(f"harmless-{index}") for index in range(20)]
+    return flow.add(tasks.Step("first"), unordered_flow.Flow("members").add(*members))
+
+
 def _heavy(name: str, number: int) -> Any:
     """Stores a few megabytes."""
     flow = linear_flow.Flow(name, retry=retry.Times(ROUNDS, "rounds", provides="round"))
@@ -256,6 +263,7 @@ _MAKERS: Mapping[str, Any] = {
     "undone": _undone,
     "slow": _slow,
     "harmless": _harmless,
+    "broad": _broad,
     "heavy": _heavy,
     "mixed": _mixed,
     "stepped": _stepped,

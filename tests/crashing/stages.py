@@ -156,7 +156,12 @@ class Sweep:
         kinds = {store for store, _ in self.plan.configs}
         with stores.databases(kinds, self.plan.jobs) as self._databases:
             names = sorted(
-                {*self.plan.flows, "harmless", *(name for flows, _ in EXTRA for name in flows)}
+                {
+                    *self.plan.flows,
+                    "harmless",
+                    "broad",
+                    *(name for flows, _ in EXTRA for name in flows),
+                }
             )
             engines.preload(kinds)
             self._expected = engines.expected(self._folder / "expected", names)
@@ -244,8 +249,8 @@ class Sweep:
         return [*chosen, *self._both()]
 
     def _both(self) -> Iterator[Case]:
-        """Yield cases for points that an engine reaches only if it finds a dead worker with its
-        requests.
+        """Yield cases for points that an engine reaches only if it finds requests whose worker is
+        dead, or that no worker has claimed.
         """
         for config in self.plan.configs:
             for name in sorted(self.points):
@@ -255,7 +260,7 @@ class Sweep:
                         *config,
                         kills=(Kill("wherever"), Kill(name)),
                         worker=Kill("worker.after-claim", 2),
-                        flows=("harmless",),
+                        flows=("broad",),
                         both=True,
                     )
 

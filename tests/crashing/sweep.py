@@ -24,6 +24,8 @@ WORKFLOWS = ("stepped-1", "stepped-2")
 #: Maximum number of seconds between two saves in a process that resumes without anything to wait
 #: for. : Leases and lost workers need longer; slow hosts do not.
 PROMPT = 9.0
+#: Maximum number of seconds in which an engine that resumes without a worker should be killed.
+ALONE_SECONDS = 6.0
 
 
 @dataclass(frozen=True)
@@ -203,17 +205,30 @@ def _engines(
 
 
 def _with_worker(case: Case, work: engines.Work, broker: Path) -> Observations:
-    """Run the case with its own worker. If that is killed, another worker replaces it."""
+    """Run the case with its own worker. If that is killed, another worker replaces it: at once, or
+    after the second engine has ended, if the first one is killed together with the worker.
+    """
     url, hits = f"filesystem://{broker}", work.path("worker-hits")
     hired = [workers.start(url, work.path("worker-0.log"), hits, case.worker)]
     died = False
 
     def watch(engine: int) -> int:
         nonlocal died
-        files = {os.pidfd_open(engine): engine, os.pidfd_open(hired[-1]): hired[-1]}
+        is_alone = died and len(hired) == 1
+        processes = [engine] if is_alone else [engine, hired[-1]]
+        files = {os.pidfd_open(pid): pid for pid in processes}
+
+        def replace() -> None:
+            hired.append(workers.start(url, work.path("worker-1.log")))
+            files[os.pidfd_open(hired[-1])] = hired[-1]
+
         try:
             while True:
-                for file in select.select(list(files), [], [])[0]:
+                ready = select.select(list(files), [], [], ALONE_SECONDS if is_alone else None)[0]
+                if is_alone:
+                    replace()
+                    is_alone = False
+                for file in ready:
                     code = children.wait(pid := files.pop(file))
                     os.close(file)
                     if pid == engine:
@@ -221,8 +236,8 @@ def _with_worker(case: Case, work: engines.Work, broker: Path) -> Observations:
                     died = True
                     if case.both and len(hired) == 1:
                         os.kill(engine, signal.SIGKILL)
-                    hired.append(workers.start(url, work.path("worker-1.log")))
-                    files[os.pidfd_open(hired[-1])] = hired[-1]
+                    else:
+                        replace()
         finally:
             for file in files:
                 os.close(file)

@@ -50,9 +50,11 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service.ConductorService, "POLL_SECONDS", 0.2)
 
 
-def serving(store: persistence.Backend, place: str, most: int = 1) -> service.ConductorService:
+def serving(
+    store: persistence.Backend, place: str, most: int = 1, **options: Any
+) -> service.ConductorService:
     fetched = boards.fetch("served", place, persistence=store)
-    return service.ConductorService(store, board=fetched, max_simultaneous=most)
+    return service.ConductorService(store, board=fetched, max_simultaneous=most, **options)
 
 
 def submit(store: persistence.Backend, board: jobs.JobBoard, **named: Any) -> Any:
@@ -181,6 +183,32 @@ def test_flow_in_a_paused_queue_does_not_begin_when_its_limit_permits_it(
             assert not second.wait(1)
             board.job_queues.resume("default")
             assert second.wait(60)
+
+
+def test_flow_of_a_queue_that_no_conductor_serves_takes_no_permit(
+    store: persistence.Backend, redis_url: brokers.Place
+) -> None:
+    url, both = str(redis_url), ("default", "reports")
+
+    def submitted(queue: str) -> Any:
+        return engines.submit(
+            limited.waiting, backend=store, board=board, inputs={"tenant": "a"}, queue=queue
+        )
+
+    with boards.backend("board", url, persistence=store) as board:
+        parked = parked_jobs(store, board)
+        with conducted.running(serving(store, url, queues=both)):
+            handles = [submitted(queue) for queue in ("default", "reports", "default")]
+            until(lambda: all(is_parked(handle, board) for handle in handles))
+        first, blocked, other = handles
+        other.signal("go")
+        with conducted.running(serving(store, url, queues=("default",))):
+            first.signal("go")
+            assert other.wait(60)
+            assert parked.has(blocked.id) and board.job_count == 0
+        blocked.signal("go")
+        with conducted.running(serving(store, url, queues=both)):
+            assert blocked.wait(60)
 
 
 @pytest.mark.parametrize("what", ["signal", "cancel"])

@@ -1,10 +1,12 @@
-"""Slow tests: the share of them that each commit runs."""
+"""Slow tests: the share of them that each commit runs, and the order in which all of them run."""
 
 from __future__ import annotations
 
 import hashlib
+import os
 import time
 from collections.abc import Generator, Sequence
+from typing import Any
 
 import pytest
 
@@ -12,6 +14,8 @@ from tests.support import tally
 
 #: Each commit runs one of this many shares.
 SHARES = 20
+#: Tests with at least this limit in seconds are the longest ones.
+LONGEST = 1200
 #: No test of a share starts in a process of the tests that has spent this time on the share.
 SECONDS_IN_PROCESS = 20.0
 
@@ -25,6 +29,37 @@ def selected(names: Sequence[str], commit: str) -> list[str]:
     """Return the names of the share of this commit."""
     chosen = share(commit)
     return [name for name in names if share(name) == chosen]
+
+
+def longest_first(items: Sequence[Any], longest: Sequence[Any], processes: int) -> list[Any]:
+    """Return the tests in an order in which each process begins with some of the longest ones.
+
+    Each process gets a part of the tests, and takes tests of others only after its part. One that
+    begins with several of the longest tests would still run them when all others have ended.
+    """
+    apart = set(longest)
+    others = [item for item in items if item not in apart]
+    size = -(-len(others) // processes)
+    parts = [
+        [*longest[number::processes], *others[number * size : (number + 1) * size]]
+        for number in range(processes)
+    ]
+    return [item for part in parts for item in part]
+
+
+class LongestFirst:
+    """Plug-in that lets each process of the tests begin with some of the longest tests."""
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        longest = [item for item in items if _limit(item) >= LONGEST]
+        processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+        items[:] = longest_first(items, longest, processes)
+
+
+def _limit(item: pytest.Item) -> float:
+    mark = item.get_closest_marker("timeout")
+    return float(mark.args[0]) if mark is not None and mark.args else 0.0
 
 
 class Share:

@@ -111,6 +111,12 @@ def test_each_slow_test_belongs_to_the_share_of_some_commit() -> None:
     assert all(len(share) < 60 for share in shares)
 
 
+def test_each_process_begins_with_some_of_the_longest_tests() -> None:
+    order = nightly.longest_first(range(12), [3, 5, 11], 2)
+    assert order == [3, 11, 0, 1, 2, 4, 6, 5, 7, 8, 9, 10]
+    assert nightly.longest_first(range(3), [], 1) == [0, 1, 2]
+
+
 def test_files_of_latest_commits_and_of_the_working_tree_are_recent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

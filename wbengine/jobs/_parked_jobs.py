@@ -15,7 +15,7 @@ from typing import Final
 from wbengine import exceptions
 from wbengine.jobs import _stored
 from wbengine.jobs import base as jobs
-from wbengine.jobs._places import ALL_QUEUES, Place
+from wbengine.jobs._places import Place
 from wbengine.jobs.backends import impl_sql
 from wbengine.persistence import base as persistence_base
 from wbengine.persistence import models
@@ -32,7 +32,7 @@ _CLAIM_SECONDS: Final = 5.0
 
 
 class ParkedJobs:
-    """The jobs of parked flows that have left a board.
+    """The jobs of parked flows that have left a board. Those of its `queues` are posted again.
 
     :param origin: the board, which must be connected before the first call of a method.
     :param store: the database of the flows.
@@ -62,7 +62,7 @@ class ParkedJobs:
         if self._board is None:
             options = {"namespace": f"{_PREFIX}{self._origin.note['board']}"}
             board = impl_sql.SQLJobBoard("parked", options, self._store)
-            board.queues = (ALL_QUEUES,)
+            board.queues = self._origin.queues
             board.connect()
             self._board = board
         return self._board
