@@ -126,6 +126,22 @@ def test_commands_tell_that_no_conductor_serves_a_queue(wbengine: Command, url: 
     assert "3 flows in queue 'mails', which is paused since" in answer.out
 
 
+def test_pause_is_the_reason_of_a_flow_that_it_holds_back(wbengine: Command, url: str) -> None:
+    submit(wbengine, url, "--queue", "mails")
+    serve(url, "*")
+    (flow,) = wbengine("flow", "list", "--persistence", url, "--json").json["flows"]
+    show = ("flow", "show", flow["uuid"], "--persistence", url)
+    for name, subject in (("*", "All queues are paused"), ("mails", "Its queue 'mails' is paused")):
+        wbengine("jobs", "pause", name, "--reason", "token=secret-19", "--persistence", url)
+        shown = wbengine(*show).out
+        assert subject in shown and "token=***" in shown and "secret-19" not in shown
+        advice = f"to resume it: wbengine jobs resume '{name}'"
+        assert advice in wbengine("doctor", "--persistence", url).out
+    for name in ("mails", "*"):
+        assert wbengine("jobs", "resume", name, "--persistence", url).code == 0
+    assert "paused" not in wbengine(*show).out
+
+
 @pytest.mark.slow
 def test_commands_use_the_queues_of_a_board_in_redis(
     wbengine: Command, url: str, broker_servers: brokers.Brokers

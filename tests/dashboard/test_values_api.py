@@ -163,7 +163,7 @@ def test_limits_are_listed_in_pages(tmp_path: Any) -> None:
     flows = [{"uuid": f"flow-{number}", "held": 2, "waiting": 0} for number in range(2)]
     assert limit == {
         "name": "a", "rate": "100/m", "concurrency": 4, "held": 4, "waiting": 0, "flow_count": 2,
-        "flows": flows, "changes": [], "next_permit": None, "used": None,
+        "flows": flows, "parked": 0, "changes": [], "next_permit": None, "used": None,
         "defined": {"rate": "100/m", "concurrency": 4},
     }  # fmt: skip
     assert first["after"] == "a" and [each["name"] for each in rest["limits"]] == ["b"]

@@ -18,7 +18,7 @@ from tests.support.parking import conducting
 from tests.support.parking import dialects as on_all_dialects
 from tests.support.waiting import until
 from wbengine import engines, operations, states
-from wbengine._limits import account_stores
+from wbengine._limits import account_stores, usage
 from wbengine._limits.limit_changes import LimitChange
 from wbengine._limits.permit_sharing import KEPT_SECONDS, Account, PermitRequest
 from wbengine._sql import dialects
@@ -33,6 +33,8 @@ from wbengine.jobs.backends import impl_sql
 from wbengine.persistence import base as persistence
 from wbengine.persistence.backends import _sql as sql
 from wbengine.persistence.backends._sql import tables
+from wbengine.views.flow_status import FlowRecords
+from wbengine.views.redaction import Redactor
 
 
 @pytest.fixture(params=stored_in.DURABLE)
@@ -313,6 +315,30 @@ def test_flow_of_a_queue_that_no_conductor_serves_takes_no_permit(
             board.queues = ("reports", "default")
         other.signal("go")
         until(lambda: has_begun(store, blocked))
+
+
+@on_all_dialects
+def test_limit_of_a_paused_queue_is_listed_and_offers_no_flow(
+    store: persistence.Backend, offers: list[str]
+) -> None:
+    with boards.backend("b", "sql", persistence=store) as board:
+        assert isinstance(board, impl_sql.SQLJobBoard)
+        board.connect()
+        handles = [wait_for_limit(board, store, "l") for _ in range(3)]
+        JobQueues(store).pause("default", by="ann")
+        limits = account_stores.store_of(store)
+        _limited_flows.LimitedFlows(lambda: board, store, store).poll()
+        assert offers == [] and limits.read([]) == limits.changes([]) == {}
+        (listed,) = usage.listed(limits)
+        assert (listed.name, listed.held, listed.waiting, listed.flow_count) == ("l", 0, 3, 3)
+        with contextlib.closing(store.get_connection()) as connection:
+            view = FlowRecords(connection, handles[0].id, Redactor()).view()
+        assert view.waiting is not None and view.waiting.startswith("Its queue 'default' is paused")
+        JobQueues(store).resume("default")
+        _limited_flows.LimitedFlows(lambda: board, store, store).poll()
+        assert offers == [handles[0].id]
+        (listed,) = usage.listed(limits)
+        assert (listed.waiting, listed.flow_count) == (2, 2)
 
 
 def test_flows_are_offered_again_only_after_a_while(

@@ -201,6 +201,30 @@ result = [kept.id, outside.id]
         assert {row.uuid for row in connection.list_flows().flows} == {kept, outside}
 
 
+def test_store_is_used_first_in_a_transaction_that_has_written(project: Project) -> None:
+    """SQLite locks the file then, also for the process itself."""
+    project.append_settings("TASKS['default']['OPTIONS'] = {}")
+    program = """
+from django.core.management import call_command
+from django.db import connection, transaction
+
+if {migrates}:
+    call_command("migrate", verbosity=0)
+    result = None
+else:
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE own (number)")
+        result = tasks.add.enqueue(1).id
+"""
+    project.run(program.format(migrates=True))
+    kept = project.run(program.format(migrates=False))
+    with (
+        backends.backend(f"sqlite:///{project.folder}/app.db") as store,
+        contextlib.closing(store.get_connection()) as connection,
+    ):
+        assert [row.uuid for row in connection.list_flows().flows] == [kept]
+
+
 @pytest.mark.parametrize(
     ("setting", "reason"),
     [

@@ -226,6 +226,18 @@ def test_reading_a_missing_store_creates_no_file(scheme: str, path: Path) -> Non
         assert not path.exists()
 
 
+def test_upgrade_of_the_current_layout_needs_no_lock(backend: sql.SQLBackend, path: Path) -> None:
+    backend.upgrade()
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as writer:
+        writer.execute("BEGIN IMMEDIATE")
+        with (
+            backends.backend(f"sqlite:///{path}") as other,
+            contextlib.closing(other.get_connection()) as connection,
+        ):
+            connection.upgrade()
+        assert writer.in_transaction
+
+
 @pytest.mark.parametrize("oldest", ["0999", "", None])
 def test_unknown_revision_without_known_oldest_is_refused(
     path: Path, backend: sql.SQLBackend, damage: Damage, oldest: str | None

@@ -64,9 +64,9 @@ command.add_command(create("limits unset", _Change))
     help="""List the limits that are in use or changed.
 
     For each limit of tasks and flows, print its maximum, the number of permits held, the number of
-    permits that flows wait for, and the time until the next permit of a rate. USED is the number of
-    units in the last period, if tasks have costs. CHANGED is the time of the latest change by
-    `wbengine limits set`, with the user.
+    permits that flows wait for, also parked ones, and the time until the next permit of a rate.
+    USED is the number of units in the last period, if tasks have costs. CHANGED is the time of the
+    latest change by `wbengine limits set`, with the user.
 
     \b
     Examples:
@@ -94,7 +94,7 @@ def ls(context: contexts.Context, redis: str | None) -> None:
             limit.held,
             None if limit.used is None else f"{limit.used:,.0f}",
             limit.waiting,
-            len(limit.flows),
+            limit.flow_count,
             None if limit.next_permit is None else _formatting.seconds(limit.next_permit),
             _change_text(limit.changes),
         )

@@ -74,6 +74,10 @@ class Store(abc.ABC):
         :param limits: only those that can apply to these limits.
         """
 
+    def parked(self) -> dict[str, int]:
+        """Return the numbers of parked flows by the limit that they wait for, if they are here."""
+        return {}
+
     def close(self) -> None:  # noqa: B027
         """Free resources. Idempotent."""
 

@@ -28,6 +28,8 @@ _T = TypeVar("_T")
 _ACTIVITY: Final = "Accessing limits"
 #: Columns of changes, in the order of the fields of `LimitChange`.
 _CHANGE_COLUMNS: Final = ("name", "rate", "concurrency", "reason", "sender", "changed_at")
+#: With its type, as PostgreSQL compares an empty list, too.
+_NAMES: Final[sa.BindParameter[Any]] = sa.bindparam("names", expanding=True, type_=sa.String)
 #: Interval at which expired accounts are deleted.
 _SWEEP_SECONDS: Final = 60.0
 
@@ -43,7 +45,7 @@ class SQLStore(account_stores.Store):
         self._read = sa.text(
             f"SELECT name, account, {now} AS now FROM {table} WHERE name IN :names"
             f" ORDER BY name{lock}"
-        ).bindparams(sa.bindparam("names", expanding=True))
+        ).bindparams(_NAMES)
         columns = ("name", "account")
         self._add = dialects.upsert(dialect, table, columns, ("name",), keep=columns)
         self._write = sa.text(
@@ -55,12 +57,14 @@ class SQLStore(account_stores.Store):
         self._all = sa.text(f"SELECT name, account, {now} AS now FROM {table} ORDER BY name")
         self._some = sa.text(
             f"SELECT name, account, {now} AS now FROM {table} WHERE name IN :names"
-        ).bindparams(sa.bindparam("names", expanding=True))
+        ).bindparams(_NAMES)
         changes = tables.LIMIT_CHANGES.name
         select = f"SELECT {', '.join(_CHANGE_COLUMNS)} FROM {changes}"
         self._all_changes = sa.text(f"{select} ORDER BY name")
-        self._changes_of = sa.text(f"{select} WHERE name IN :names").bindparams(
-            sa.bindparam("names", expanding=True)
+        self._changes_of = sa.text(f"{select} WHERE name IN :names").bindparams(_NAMES)
+        self._parked = sa.text(
+            f"SELECT flow_limit, COUNT(*) FROM {tables.JOBS.name}"
+            " WHERE flow_limit IS NOT NULL AND trashed = 0 GROUP BY flow_limit"
         )
         self._remove_change = sa.text(f"DELETE FROM {changes} WHERE name = :name")
 
@@ -109,6 +113,14 @@ class SQLStore(account_stores.Store):
     def read(self, names: Sequence[str]) -> dict[str, tuple[Account, float]]:
         self._backend.prepare()
         return self._read_accounts(self._some, {"names": list(names)})
+
+    def parked(self) -> dict[str, int]:
+        if not self._backend.has_tables():
+            return {}
+        return self._transact(
+            lambda connection: {row[0]: row[1] for row in connection.execute(self._parked)},
+            write=False,
+        )
 
     def _read_accounts(
         self, statement: sa.TextClause, parameters: Mapping[str, Any]

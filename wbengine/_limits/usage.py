@@ -31,6 +31,7 @@ class LimitUsage:
     :ivar next_permit: seconds until the next permit of its rate; None: it has no rate, or all
         permits of its concurrency are held.
     :ivar changes: the changes that apply, that of its key first.
+    :ivar parked: number of parked flows that wait for it, besides `flows`.
     """
 
     name: str
@@ -40,6 +41,7 @@ class LimitUsage:
     next_permit: float | None
     changes: tuple[LimitChange, ...]
     flows: tuple[FlowUsage, ...]
+    parked: int = 0
 
     @property
     def held(self) -> int:
@@ -47,7 +49,11 @@ class LimitUsage:
 
     @property
     def waiting(self) -> int:
-        return sum(flow.waiting for flow in self.flows)
+        return sum(flow.waiting for flow in self.flows) + self.parked
+
+    @property
+    def flow_count(self) -> int:
+        return len(self.flows) + self.parked
 
     def to_dict(self) -> dict[str, Any]:
         defined = self.defined
@@ -63,26 +69,31 @@ class LimitUsage:
                 {"uuid": flow.uuid, "held": flow.held, "waiting": flow.waiting}
                 for flow in self.flows
             ],
+            "parked": self.parked,
         }
 
 
 def listed(store: account_stores.Store) -> list[LimitUsage]:
     """Return the limits that are in use, and those that operators changed, by name."""
-    accounts, changes = store.all(), store.changes()
+    accounts, changes, parked = store.all(), store.changes(), store.parked()
     usages = []
-    for name in sorted({*accounts, *changes}):
+    for name in sorted({*accounts, *changes, *parked}):
         applying = tuple(limit_changes.applying(name, changes))
         quota, defined, used, next_permit = UNLIMITED, None, None, None
         flows: tuple[FlowUsage, ...] = ()
+        others = parked.get(name, 0)
         if name in accounts:
             account, now = accounts[name]
-            flows = tuple(
-                FlowUsage(uuid, row.held, row.wanted) for uuid, row in account.live(now).items()
-            )
+            rows = account.live(now)
+            flows = tuple(FlowUsage(uuid, row.held, row.wanted) for uuid, row in rows.items())
+            # Some of the parked flows take part in the limit.
+            others = max(0, others - sum(row.is_parked for row in rows.values()))
             if flows:
                 quota = defined = account.defined
                 used, next_permit = account.used(now), account.next_permit(now)
-        if flows or name in changes:
+        if flows or others or name in changes:
             quota = limit_changes.apply(name, quota, changes)
-            usages.append(LimitUsage(name, quota, defined, used, next_permit, applying, flows))
+            usages.append(
+                LimitUsage(name, quota, defined, used, next_permit, applying, flows, others)
+            )
     return usages

@@ -100,6 +100,8 @@ class LimitedFlows:
 
     def _compare(self, first_flows: Mapping[str, str]) -> None:
         """Offer flows that wait for these limits, or reserve a permit for the first one."""
+        if not first_flows:
+            return
         accounts = self._store.read([*first_flows])
         self._release_ended(accounts)
         changes = self._store.changes([*first_flows])

@@ -143,6 +143,10 @@ _LIMIT: Final = {
     },
     "held": {"type": "integer"},
     "waiting": {"type": "integer"},
+    "parked": {
+        "type": "integer",
+        "description": "Number of parked flows that wait for a permit, besides `flows`.",
+    },
     "flow_count": {"type": "integer"},
     "flows": {"type": "array", "items": {"type": "object"}},
 }
@@ -524,7 +528,10 @@ class Api:
         for limit in page["limits"]:
             flows = limit["flows"]
             limit |= {name: sum(flow[name] for flow in flows) for name in ("held", "waiting")}
-            limit |= {"flow_count": len(flows), "flows": flows[:_MAX_LIMIT_FLOWS]}
+            limit["waiting"] += limit["parked"]
+            limit |= {
+                "flow_count": len(flows) + limit["parked"], "flows": flows[:_MAX_LIMIT_FLOWS],
+            }  # fmt: skip
         return page
 
     def jobs(self, request: Request) -> dict[str, Any]:

@@ -180,7 +180,7 @@ def _check_queues(backend: base.Backend, place: Place) -> Iterator[Finding]:
         elif queue.paused_at is not None:
             since = _formatting.iso(queue.paused_at)
             yield note("queues", f"{flows} in queue {queue.name!r}, which is paused since {since}",
-                       f"to resume it: wbengine jobs resume {queue.name}")  # fmt: skip
+                       f"to resume it: wbengine jobs resume '{queue.paused_as}'")  # fmt: skip
 
 
 def _check_notifications(backend: base.Backend, place: Place) -> Iterator[Finding]:

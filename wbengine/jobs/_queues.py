@@ -42,6 +42,7 @@ class JobQueue:
     :ivar oldest: submission of the oldest waiting flow, in Unix seconds.
     :ivar is_served: whether a conductor serves it.
     :ivar paused_at: start of its pause, or of that of all queues, in Unix seconds.
+    :ivar paused_as: the name that `resume` needs: that of the queue, or '*'.
     """
 
     name: str
@@ -54,6 +55,7 @@ class JobQueue:
     paused_at: float | None = None
     paused_by: str | None = None
     reason: str | None = None
+    paused_as: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -126,11 +128,13 @@ class BaseJobQueues(abc.ABC):
         queues = []
         for name in sorted({_places.DEFAULT_QUEUE, *rows, *counts} - {_places.ALL_QUEUES}):
             own = rows.get(name)
-            paused = own if own is not None and own.paused_at is not None else everywhere
             is_served = any(
                 row is not None and row.age < _SERVED_SECONDS for row in (own, everywhere)
             )
-            pause = (None,) * 3 if paused is None else paused[:3]
+            pause: tuple[Any, ...] = ()
+            for paused_as, row in ((_places.ALL_QUEUES, everywhere), (name, own)):
+                if row is not None and row.paused_at is not None:
+                    pause = (*row[:3], paused_as)
             queues.append(JobQueue(name, *counts.get(name, QueueCounts()), is_served, *pause))
         return queues
 

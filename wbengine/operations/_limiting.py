@@ -35,7 +35,7 @@ def change_limit(scope: op.Scope, change: LimitChange) -> tuple[LimitChange, str
     with _store(scope) as store:
         store.change(dataclasses.replace(change, by=scope.by, at=time.time()))
         stored = store.changes([change.name])[change.name]
-        used = [each.name for each in usage.listed(store) if each.flows]
+        used = [each.name for each in usage.listed(store) if each.flow_count]
     if change.name in limit_changes.names_of(used):
         return stored, None
     hint = object_names.hint(change.name, limit_changes.names_of(used))

@@ -11,6 +11,7 @@ __all__ = [
     "MAX_PATTERN_CHARACTERS",
     "MAX_REASON_CHARACTERS",
     "PATTERN_SCHEMA",
+    "QueuePause",
     "TaskPause",
     "pause_of",
     "patterns_of",
@@ -30,6 +31,18 @@ PATTERN_SCHEMA: Final[Mapping[str, Any]] = {
     "pattern": f"^{_PATTERN.pattern}$",
     "maxLength": MAX_PATTERN_CHARACTERS,
 }
+
+
+class QueuePause(NamedTuple):
+    """A pause of a queue of flows, or of all queues (`name` is then '*').
+
+    :ivar since: start, in Unix seconds.
+    """
+
+    name: str
+    since: float
+    by: str | None = None
+    reason: str | None = None
 
 
 class TaskPause(NamedTuple):

@@ -15,7 +15,7 @@ from wbengine.persistence._access_keys import AccessKey
 from wbengine.persistence._bulk_records import BulkStore
 from wbengine.persistence._codes import Code
 from wbengine.persistence._commands import FlowCommand
-from wbengine.persistence._pauses import TaskPause
+from wbengine.persistence._pauses import QueuePause, TaskPause
 from wbengine.signals import Signal
 from wbengine.types import _tags, codec
 from wbengine.types._outline import Outline
@@ -236,6 +236,9 @@ class RestrictedConnection(base.Connection):
         self, lease: _leases.Lease, handled: FlowCommand | None, *, keep: bool = False
     ) -> FlowCommand | None:
         return self._checked(lease.flow).end_lease(lease, handled, keep=keep)
+
+    def queue_pause(self, flow_uuid: str) -> QueuePause | None:
+        return self._checked(flow_uuid).queue_pause(flow_uuid)
 
     # -- several flows -----------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from wbengine.persistence._changes import Changes
 from wbengine.persistence._codes import Code, missing_counts
 from wbengine.persistence._commands import FlowCommand
 from wbengine.persistence._listing import EndedFlow, FlowRow, Page, Removable
-from wbengine.persistence._pauses import TaskPause
+from wbengine.persistence._pauses import QueuePause, TaskPause
 from wbengine.signals import Signal
 from wbengine.types import _tags
 from wbengine.types._outline import ANY_SIGNAL, Outline, OutlineNode
@@ -674,6 +674,13 @@ class Connection(abc.ABC):
     @abc.abstractmethod
     def pauses(self) -> Sequence[TaskPause]:
         """Return all pauses, by pattern, including those that are over."""
+
+    def queue_pause(self, flow_uuid: str) -> QueuePause | None:
+        """Return the pause of a queue that holds back a flow whose job is in this store, or None.
+
+        A pause holds back flows that have not begun.
+        """
+        return None
 
     @abc.abstractmethod
     def add_access_key(self, key: AccessKey) -> None:

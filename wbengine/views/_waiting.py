@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from wbengine import signals, states
 from wbengine.persistence import _codes
-from wbengine.persistence._pauses import TaskPause, pause_of
+from wbengine.persistence._pauses import QueuePause, TaskPause, pause_of
 from wbengine.persistence.models import CHILD as CHILD_FLOW
 from wbengine.persistence.models import RETRY_AT, STARTS_AT, WAITS_FOR, WORKFLOW
 from wbengine.types import _outline as outlines
@@ -67,6 +67,7 @@ class Situation:
     :ivar missing_code: code for which the flow waits, because no conductor has it; or None.
     :ivar unserved: whether the flow waits for a conductor, and none runs.
     :ivar requested: whether a request to run the flow again is pending.
+    :ivar queue_pause: the pause of its queue that holds back the flow, or None.
     """
 
     state: str
@@ -84,6 +85,7 @@ class Situation:
     missing_code: str | None = None
     unserved: bool = False
     requested: bool = False
+    queue_pause: QueuePause | None = None
 
     @property
     def is_run(self) -> bool:
@@ -431,6 +433,8 @@ def _common_reason(situation: Situation) -> Reason | None:
             else "A conductor"
         )
         return Reason(f"{who} carries the request out.")
+    if situation.queue_pause is not None:
+        return _queue_pause_reason(situation.queue_pause, situation.now)
     if situation.state in states.FLOW_ENDED or situation.parked:
         return None
     if situation.difference is not None:
@@ -449,6 +453,13 @@ def _common_reason(situation: Situation) -> Reason | None:
     if situation.state == states.SUSPENDING:
         return Reason("The flow is being suspended: no more tasks start.")
     return None
+
+
+def _queue_pause_reason(pause: QueuePause, now: float) -> Reason:
+    subject = "All queues are" if pause.name == "*" else f"Its queue {pause.name!r} is"
+    sender = f" by {pause.by}" if pause.by else ""
+    reason = f": {pause.reason}" if pause.reason else ""
+    return Reason(f"{subject} paused{sender} since {_formatting.clock(pause.since, now)}{reason}.")
 
 
 def _cancel_reason(situation: Situation, running: Sequence[Any]) -> str:

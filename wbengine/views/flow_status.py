@@ -24,7 +24,7 @@ from wbengine.persistence import (
 from wbengine.persistence._commands import FlowCommand
 from wbengine.persistence._history import MAX_CHANGES, why_suspended
 from wbengine.persistence._listing import fair_key_of, queue_of
-from wbengine.persistence._pauses import TaskPause
+from wbengine.persistence._pauses import QueuePause, TaskPause
 from wbengine.persistence._published_values import published_in
 from wbengine.running import LOCAL
 from wbengine.types import _outline as outlines
@@ -99,6 +99,7 @@ class FlowViewBuilder:
         pauses: Sequence[TaskPause],
         missing_code: str | None = None,
         unserved: bool = False,
+        queue_pause: QueuePause | None = None,
     ) -> None:
         self._detail = detail
         self.state = detail.state or states.PENDING
@@ -157,6 +158,7 @@ class FlowViewBuilder:
             missing_code=missing_code,
             unserved=unserved,
             requested=displayed_state == REQUESTED,
+            queue_pause=queue_pause,
         )
         #: By the uuid of the workflow: its steps, the step that it waits for, and the one that
         #: raised its exception.
@@ -856,8 +858,10 @@ class FlowRecords:
         lease = self._connection.get_lease(self.uuid)
         is_over = detail.state in states.FLOW_ENDED and (wish is None or not wish.reruns_flow)
         codes: Sequence[_codes.Code] | None = None
+        queue_pause = None
         if lease is None and detail.is_submitted and not is_over:
             codes = self._connection.codes()
+            queue_pause = self._connection.queue_pause(self.uuid)
         is_missing = codes is not None and detail.code and _codes.missing(codes, detail.code)
         return view(
             detail,
@@ -873,6 +877,7 @@ class FlowRecords:
             knows_secrets=True,
             missing_code=detail.code if is_missing else None,
             unserved=codes is not None and not _codes.is_served(codes),
+            queue_pause=queue_pause,
             children=self._count_children(detail),
             used_by=self._users(detail),
         )
@@ -911,6 +916,7 @@ def view(
     pauses: Sequence[TaskPause] = (),
     missing_code: str | None = None,
     unserved: bool = False,
+    queue_pause: QueuePause | None = None,
     children: Mapping[str, int] | None = None,
     used_by: Sequence[_result_users.User] = (),
     knows_secrets: bool = False,
@@ -923,6 +929,7 @@ def view(
     :param pauses: the pauses of task types in the store.
     :param missing_code: code for which the flow waits, because no conductor has it; or None.
     :param unserved: whether the flow waits for a conductor, and none runs.
+    :param queue_pause: the pause of its queue that holds back the flow, or None.
     :param children: number of child flows by state.
     :param used_by: flows that have not ended and use results of the flow.
     :param knows_secrets: whether `redactor` already masks the secrets of the flow.
@@ -942,6 +949,7 @@ def view(
         pauses=pauses,
         missing_code=missing_code,
         unserved=unserved,
+        queue_pause=queue_pause,
     )
     atoms = builder.atoms()
     history = tuple(

@@ -30,7 +30,7 @@ from wbengine.persistence import _commands as commands
 from wbengine.persistence import _listing as queries
 from wbengine.persistence._access_keys import AccessKey
 from wbengine.persistence._codes import Code
-from wbengine.persistence._pauses import TaskPause
+from wbengine.persistence._pauses import QueuePause, TaskPause
 from wbengine.persistence.backends._sql import (
     flow_queries,
     reading,
@@ -127,8 +127,14 @@ class SQLBackend(base.Backend):
             _sql.dispose(self.statement_engine)
 
     def upgrade(self) -> None:
-        """Convert the tables to the current layout, unless they have a usable newer one."""
-        self._note_layout(schema_revisions.upgrade(self.engine))
+        """Convert the tables to the current layout, unless they have a usable newer one.
+
+        A current layout needs no write. So this also works while a transaction of the caller locks
+        an SQLite file.
+        """
+        stored = self.stored_layout()
+        if stored is None or not stored.is_usable:
+            self._note_layout(schema_revisions.upgrade(self.engine))
 
     def stored_layout(self) -> schema_revisions.Layout | None:
         """Return the layout of the tables, or None if there are no tables."""
@@ -761,6 +767,16 @@ class SQLConnection(base.Connection):
             return [TaskPause(*row) for row in connection.execute(self._sql.pauses)]
 
         return self._transact("Reading the pauses", work, write=False)
+
+    def queue_pause(self, flow_uuid: str) -> QueuePause | None:
+        if not self._backend.has_tables():
+            return None
+
+        def work(connection: sa.Connection) -> QueuePause | None:
+            row = connection.execute(self._sql.queue_pause, {"uuid": flow_uuid}).first()
+            return None if row is None else QueuePause(*row)
+
+        return self._transact("Reading the pause of a queue", work, write=False)
 
     def add_access_key(self, key: AccessKey) -> None:
         fields = {**key._asdict(), "tags": _access_keys.text_of_limits(key)}

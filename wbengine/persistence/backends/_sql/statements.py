@@ -292,6 +292,17 @@ class Statements:
             " AND meta LIKE :mark ORDER BY uuid"
         )
 
+        # A pause of the queue itself comes before that of all queues, '*'. Flows that have begun
+        # have the turn -1, or none.
+        self.queue_pause = sa.text(
+            f"SELECT q.name, q.paused_at, q.sender, q.reason FROM {tables.JOBS.name} j"
+            f" JOIN {tables.JOB_QUEUES.name} q ON q.board = j.board"
+            " AND (q.name = j.queue OR q.name = '*') AND q.paused_at IS NOT NULL"
+            " WHERE j.uuid = :uuid AND j.trashed = 0"
+            " AND (j.turn >= 0 OR j.turn IS NULL AND j.flow_limit IS NOT NULL)"
+            " ORDER BY CASE WHEN q.name = '*' THEN 1 ELSE 0 END LIMIT 1"
+        )
+
         access_columns = [column.name for column in tables.ACCESS_KEYS.columns]
         read_keys = f"SELECT {', '.join(access_columns)} FROM {_ACCESS_KEYS}"
         of_key = "WHERE key_id = :key_id"
