@@ -110,6 +110,10 @@ def test_pauses_of_queues_are_listed_with_their_reason(wbengine: Command, url: s
     assert "wrong prices" not in wbengine("jobs", "--persistence", url).out
     again = wbengine("jobs", "resume", "*", "--persistence", url)
     assert again.code == 66 and "'*' is not paused" in again.err
+    misspelled = wbengine("jobs", "pause", "defult", "--persistence", url)
+    assert misspelled.out == "defult: paused\n"
+    text = "no flow is in queue 'defult', and no conductor serves it (did you mean 'default'?)"
+    assert text in misspelled.err
 
 
 def test_commands_tell_that_no_conductor_serves_a_queue(wbengine: Command, url: str) -> None:
