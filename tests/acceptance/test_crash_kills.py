@@ -82,7 +82,7 @@ def test_commands_at_some_crash_points_are_not_lost() -> None:
 
 
 @pytest.mark.slow(long=True)
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(3600)
 def test_commands_at_any_crash_point_are_not_lost() -> None:
     output = tools.run("crash", "commands", "--quick").stdout
     figures = re.search(_NOTHING_LOST, output, re.MULTILINE)

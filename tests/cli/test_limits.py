@@ -10,6 +10,8 @@ from tests.cli.conftest import Command
 from wbengine._limits import account_stores
 from wbengine._limits.permit_sharing import PermitRequest
 from wbengine._tasks.limit_attributes import Quota
+from wbengine.jobs import backends as boards
+from wbengine.jobs.backends import impl_sql
 from wbengine.persistence import backends
 
 FOUR = Quota("100/m", 0.6, 4)
@@ -38,6 +40,24 @@ def test_limits_of_the_store_are_listed(wbengine: Command, tmp_path: Path) -> No
         {"uuid": "f1", "held": 2, "waiting": 0},
         {"uuid": "f2", "held": 2, "waiting": 29},
     ]
+
+
+def test_values_of_a_limit_that_only_parked_flows_use_are_unknown(
+    wbengine: Command, tmp_path: Path
+) -> None:
+    url = f"sqlite:///{tmp_path}/limits.db"
+    wbengine("flow", "submit", "tests.cli.shop:order", "--persistence", url)
+    with (
+        backends.backend(url) as backend,
+        boards.backend("b", "sql", persistence=backend) as board,
+    ):
+        assert isinstance(board, impl_sql.SQLJobBoard)
+        (job,) = board.take("c", 1)
+        board.park(job, "c", None, None, limit="flow order[ann]")
+    _, line = wbengine("limits", "--persistence", url).out.splitlines()
+    assert line.split()[-8:] == ["?", "?", "0", "-", "1", "1", "-", "-"]
+    (limit,) = wbengine("limits", "--persistence", url, "--json").json["limits"]
+    assert (limit["parked"], limit["defined"], limit["flows"]) == (1, None, [])
 
 
 def test_limits_of_a_redis_are_listed(wbengine: Command, redis_url: str) -> None:

@@ -341,6 +341,20 @@ def test_limit_of_a_paused_queue_is_listed_and_offers_no_flow(
         assert (listed.waiting, listed.flow_count) == (2, 2)
 
 
+@on_all_dialects
+def test_signal_does_not_begin_a_flow_that_waits_for_its_first_permit(
+    store: persistence.Backend,
+) -> None:
+    with boards.backend("b", "sql", persistence=store) as board:
+        assert isinstance(board, impl_sql.SQLJobBoard)
+        board.connect()
+        handle = wait_for_limit(board, store, "l")
+        handle.signal("go")
+        assert not list(board.take("c", 1))
+        assert handle.cancel()
+        assert [job.uuid for job in board.take("c", 1)] == [handle.id]
+
+
 def test_flows_are_offered_again_only_after_a_while(
     store: persistence.Backend, offers: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -360,6 +374,8 @@ def test_flows_are_offered_again_only_after_a_while(
         for _ in range(5):
             flows.poll()
         assert offers == [handles[0].id]
+        (listed,) = usage.listed(account_stores.store_of(store))
+        assert listed.waiting == 3, "the offered flow still waits"
 
 
 def wait_for_limit(

@@ -14,7 +14,7 @@ from tests.property import workflow_programs as programs
 from tests.property.submitted_programs import Action, Case, Stage
 from tests.support.amounts import amount
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = pytest.mark.timeout(3600)
 
 _VARIABLE = "WBENGINE_PROGRAMS"
 ACTIONS = st.builds(

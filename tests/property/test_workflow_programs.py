@@ -20,7 +20,7 @@ from wbengine.persistence._step_notes import StepNote
 from wbengine.testing import crash_everywhere
 
 #: Thorough runs of one test take half a minute on an idle machine.
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = pytest.mark.timeout(3600)
 
 WORKFLOWS = programs.WORKFLOWS
 
@@ -261,7 +261,9 @@ def test_program_with_any_fault_keeps_its_promises(workflow: str, kind: str) -> 
     @settings(_SETTINGS, max_examples=amount(2, 100, "WBENGINE_PROGRAMS"))
     @given(programs.PROGRAMS)
     def check(program: Any) -> None:
-        assume({"wait", "race", "post"}.isdisjoint(programs.kinds(program)))
+        # A detached child continues if its parent is cancelled.
+        left_out = {"wait", "race", "post", "detached"}
+        assume(left_out.isdisjoint(programs.kinds(program)))
         programs.clear()
         model = programs.Model()
         model.execute(program)

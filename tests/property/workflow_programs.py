@@ -778,10 +778,12 @@ def is_ordered(body: Any) -> bool:
 
 
 def kinds(body: Any, *, of_children: bool = True) -> Iterator[str]:
-    """Return the kinds of all statements."""
+    """Return the kinds of all statements, and "detached" for a detached child."""
     if isinstance(body, (tuple, list)):
         if body and isinstance(body[0], str):
             yield body[0]
+            if body[0] == "child" and body[2]:
+                yield "detached"
             if body[0] in {"child", "children"} and not of_children:
                 return
         for part in body:

@@ -66,7 +66,8 @@ command.add_command(create("limits unset", _Change))
     For each limit of tasks and flows, print its maximum, the number of permits held, the number of
     permits that flows wait for, also parked ones, and the time until the next permit of a rate.
     USED is the number of units in the last period, if tasks have costs. CHANGED is the time of the
-    latest change by `wbengine limits set`, with the user.
+    latest change by `wbengine limits set`, with the user. If only parked flows use a limit, its
+    maximum is unknown (?). With --redis, parked flows are not counted.
 
     \b
     Examples:
@@ -89,8 +90,8 @@ def ls(context: contexts.Context, redis: str | None) -> None:
     rows = [
         (
             limit.name,
-            limit.quota.rate,
-            limit.quota.concurrency,
+            limit.quota.rate or _unknown(limit),
+            limit.quota.concurrency or _unknown(limit),
             limit.held,
             None if limit.used is None else f"{limit.used:,.0f}",
             limit.waiting,
@@ -112,6 +113,11 @@ def ls(context: contexts.Context, redis: str | None) -> None:
         "CHANGED",
     )
     printer.table(columns, rows, empty="No limits are in use.", right=columns[2:8])
+
+
+def _unknown(limit: usage.LimitUsage) -> str | None:
+    """Return a mark for the values of a limit that only parked flows use."""
+    return "?" if limit.defined is None and limit.parked else None
 
 
 def _change_text(changes: tuple[LimitChange, ...]) -> str | None:

@@ -8,7 +8,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from wbengine import _limits
@@ -74,8 +74,11 @@ class Store(abc.ABC):
         :param limits: only those that can apply to these limits.
         """
 
-    def parked(self) -> dict[str, int]:
-        """Return the numbers of parked flows by the limit that they wait for, if they are here."""
+    def parked(self, others: Collection[str]) -> dict[str, int]:
+        """Return the number of parked flows by the limit that they wait for, if they are here.
+
+        :param others: uuids of flows that are not counted.
+        """
         return {}
 
     def close(self) -> None:  # noqa: B027

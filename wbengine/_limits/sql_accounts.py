@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 import json
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
@@ -62,10 +63,15 @@ class SQLStore(account_stores.Store):
         select = f"SELECT {', '.join(_CHANGE_COLUMNS)} FROM {changes}"
         self._all_changes = sa.text(f"{select} ORDER BY name")
         self._changes_of = sa.text(f"{select} WHERE name IN :names").bindparams(_NAMES)
+        # By board, because that is the first column of the index.
         self._parked = sa.text(
-            f"SELECT flow_limit, COUNT(*) FROM {tables.JOBS.name}"
-            " WHERE flow_limit IS NOT NULL AND trashed = 0 GROUP BY flow_limit"
+            f"SELECT board, flow_limit, COUNT(*) FROM {tables.JOBS.name}"
+            " WHERE flow_limit IS NOT NULL GROUP BY board, flow_limit"
         )
+        self._limits_of = sa.text(
+            f"SELECT flow_limit FROM {tables.JOBS.name}"
+            " WHERE uuid IN :names AND flow_limit IS NOT NULL"
+        ).bindparams(_NAMES)
         self._remove_change = sa.text(f"DELETE FROM {changes} WHERE name = :name")
 
     def settle(self, requests: Mapping[str, Requests]) -> dict[str, Answer]:
@@ -114,13 +120,21 @@ class SQLStore(account_stores.Store):
         self._backend.prepare()
         return self._read_accounts(self._some, {"names": list(names)})
 
-    def parked(self) -> dict[str, int]:
+    def parked(self, others: Collection[str]) -> dict[str, int]:
         if not self._backend.has_tables():
             return {}
-        return self._transact(
-            lambda connection: {row[0]: row[1] for row in connection.execute(self._parked)},
-            write=False,
-        )
+        uuids = list(others)
+
+        def work(connection: sa.Connection) -> dict[str, int]:
+            counts = collections.Counter[str]()
+            for _, name, count in connection.execute(self._parked):
+                counts[name] += count
+            for start in range(0, len(uuids), account_stores.MAX_ACCOUNTS_PER_BATCH):
+                part = uuids[start : start + account_stores.MAX_ACCOUNTS_PER_BATCH]
+                counts.subtract(connection.scalars(self._limits_of, {"names": part}))
+            return dict(+counts)
+
+        return self._transact(work, write=False)
 
     def _read_accounts(
         self, statement: sa.TextClause, parameters: Mapping[str, Any]

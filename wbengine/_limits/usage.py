@@ -31,7 +31,8 @@ class LimitUsage:
     :ivar next_permit: seconds until the next permit of its rate; None: it has no rate, or all
         permits of its concurrency are held.
     :ivar changes: the changes that apply, that of its key first.
-    :ivar parked: number of parked flows that wait for it, besides `flows`.
+    :ivar parked: number of parked flows that wait for it, besides `flows`. If there are no others,
+        `defined` is unknown.
     """
 
     name: str
@@ -75,7 +76,15 @@ class LimitUsage:
 
 def listed(store: account_stores.Store) -> list[LimitUsage]:
     """Return the limits that are in use, and those that operators changed, by name."""
-    accounts, changes, parked = store.all(), store.changes(), store.parked()
+    accounts, changes = store.all(), store.changes()
+    # Some of the parked flows take part in limits.
+    members = [
+        uuid
+        for account, now in accounts.values()
+        for uuid, row in account.live(now).items()
+        if row.is_parked
+    ]
+    parked = store.parked(members)
     usages = []
     for name in sorted({*accounts, *changes, *parked}):
         applying = tuple(limit_changes.applying(name, changes))
@@ -84,10 +93,9 @@ def listed(store: account_stores.Store) -> list[LimitUsage]:
         others = parked.get(name, 0)
         if name in accounts:
             account, now = accounts[name]
-            rows = account.live(now)
-            flows = tuple(FlowUsage(uuid, row.held, row.wanted) for uuid, row in rows.items())
-            # Some of the parked flows take part in the limit.
-            others = max(0, others - sum(row.is_parked for row in rows.values()))
+            flows = tuple(
+                FlowUsage(uuid, row.held, row.wanted) for uuid, row in account.live(now).items()
+            )
             if flows:
                 quota = defined = account.defined
                 used, next_permit = account.used(now), account.next_permit(now)

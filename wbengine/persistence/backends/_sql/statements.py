@@ -244,6 +244,8 @@ class Statements:
             f" turn = CASE WHEN :first = 1 OR claims > 0 OR turn IS NULL"
             f" THEN {turns.FIRST} ELSE turn END"
             " WHERE uuid = :flow_uuid AND trashed = 0 AND claims >= :claims"
+            # A flow that waits for its first permit has not begun.
+            " AND (:claims = 0 OR flow_limit IS NULL OR turn IS NOT NULL)"
         )
         # The end of a child flow does not delay a job that is due, or that is about to be parked.
         end_due = f"{now} + end_delay"
@@ -293,12 +295,12 @@ class Statements:
         )
 
         # A pause of the queue itself comes before that of all queues, '*'. Flows that have begun
-        # have the turn -1, or none.
+        # have the turn -1, or none without a limit.
         self.queue_pause = sa.text(
             f"SELECT q.name, q.paused_at, q.sender, q.reason FROM {tables.JOBS.name} j"
             f" JOIN {tables.JOB_QUEUES.name} q ON q.board = j.board"
             " AND (q.name = j.queue OR q.name = '*') AND q.paused_at IS NOT NULL"
-            " WHERE j.uuid = :uuid AND j.trashed = 0"
+            " WHERE j.uuid = :uuid AND j.trashed = 0 AND j.owner IS NULL"
             " AND (j.turn >= 0 OR j.turn IS NULL AND j.flow_limit IS NOT NULL)"
             " ORDER BY CASE WHEN q.name = '*' THEN 1 ELSE 0 END LIMIT 1"
         )

@@ -334,6 +334,8 @@ def make_job_due(
 ) -> None:
     """Make the job of a flow due now if it was claimed at least this number of times.
 
+    With 1, it must not wait for its first permit either: only what a begun flow waits for ends.
+
     :param is_first: let it go before others, although the flow has not begun.
     :param is_end: whether a child flow has ended: a job that is parked for children is due after
         its delay.
