@@ -15,6 +15,7 @@ from tests.seams import stores as stored_in
 from tests.support import conducted, servers
 from tests.support.killed import is_killed
 from wbengine import engines, exceptions, operations, states
+from wbengine._concurrency import crash_points
 from wbengine.conductors import backends as conductors
 from wbengine.jobs import backends as boards
 from wbengine.persistence import backends as stores
@@ -226,8 +227,18 @@ def test_failed_submission_leaves_no_key(
     assert submit(sqlite, tmp_path, "other").state == states.PENDING
 
 
-def test_killed_submission_stores_its_keys_with_its_flows_or_not_at_all(tmp_path: Path) -> None:
+def test_killed_submission_stores_its_keys_with_its_flows_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     url = f"sqlite:///{tmp_path}/flows.db"
+    write = writing.write_new_books
+
+    def watched(*arguments: Any) -> None:
+        crash_points.crashpoint("before the flows")
+        write(*arguments)
+        crash_points.crashpoint("before the commit")
+
+    monkeypatch.setattr(writing, "write_new_books", watched)
     with stores.backend(url):
         pass  # creates the tables
 
