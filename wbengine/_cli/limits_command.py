@@ -90,8 +90,8 @@ def ls(context: contexts.Context, redis: str | None) -> None:
     rows = [
         (
             limit.name,
-            limit.quota.rate or _unknown(limit),
-            limit.quota.concurrency or _unknown(limit),
+            limit.quota.rate or ("?" if limit.is_unknown else None),
+            limit.quota.concurrency or ("?" if limit.is_unknown else None),
             limit.held,
             None if limit.used is None else f"{limit.used:,.0f}",
             limit.waiting,
@@ -113,11 +113,6 @@ def ls(context: contexts.Context, redis: str | None) -> None:
         "CHANGED",
     )
     printer.table(columns, rows, empty="No limits are in use.", right=columns[2:8])
-
-
-def _unknown(limit: usage.LimitUsage) -> str | None:
-    """Return a mark for the values of a limit that only parked flows use."""
-    return "?" if limit.defined is None and limit.parked else None
 
 
 def _change_text(changes: tuple[LimitChange, ...]) -> str | None:

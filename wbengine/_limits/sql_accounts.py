@@ -70,8 +70,8 @@ class SQLStore(account_stores.Store):
         )
         self._limits_of = sa.text(
             f"SELECT flow_limit FROM {tables.JOBS.name}"
-            " WHERE uuid IN :names AND flow_limit IS NOT NULL"
-        ).bindparams(_NAMES)
+            " WHERE uuid IN :uuids AND flow_limit IS NOT NULL"
+        ).bindparams(sa.bindparam("uuids", expanding=True))
         self._remove_change = sa.text(f"DELETE FROM {changes} WHERE name = :name")
 
     def settle(self, requests: Mapping[str, Requests]) -> dict[str, Answer]:
@@ -131,7 +131,7 @@ class SQLStore(account_stores.Store):
                 counts[name] += count
             for start in range(0, len(uuids), account_stores.MAX_ACCOUNTS_PER_BATCH):
                 part = uuids[start : start + account_stores.MAX_ACCOUNTS_PER_BATCH]
-                counts.subtract(connection.scalars(self._limits_of, {"names": part}))
+                counts.subtract(connection.scalars(self._limits_of, {"uuids": part}))
             return dict(+counts)
 
         return self._transact(work, write=False)

@@ -31,8 +31,7 @@ class LimitUsage:
     :ivar next_permit: seconds until the next permit of its rate; None: it has no rate, or all
         permits of its concurrency are held.
     :ivar changes: the changes that apply, that of its key first.
-    :ivar parked: number of parked flows that wait for it, besides `flows`. If there are no others,
-        `defined` is unknown.
+    :ivar parked: number of parked flows that wait for it, besides `flows`.
     """
 
     name: str
@@ -55,6 +54,11 @@ class LimitUsage:
     @property
     def flow_count(self) -> int:
         return len(self.flows) + self.parked
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether only parked flows use it, so that the rate and the concurrency are unknown."""
+        return self.defined is None and self.parked > 0
 
     def to_dict(self) -> dict[str, Any]:
         defined = self.defined
