@@ -81,7 +81,8 @@ class InStep(calls.TaskExecutor):
 class Kept(InStep):
     """Executor whose pool outlives the engines.
 
-    With `taken_over` set, an engine may leave calls that it does not own; `stop` waits for them.
+    With `taken_over` set, an engine may leave calls that it does not own. Then `stop` ends the pool
+    and the event loop after these calls, and the next engine opens new ones.
     """
 
     taken_over = False
@@ -89,7 +90,7 @@ class Kept(InStep):
 
     def stop(self) -> None:
         if self.taken_over:
-            until(lambda: not self._unfinished)
+            super().stop()
         assert not self._unfinished, "an engine left something behind"
 
     @property
