@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tests.property import workflow_programs as programs
@@ -20,6 +20,8 @@ _VARIABLE = "WBENGINE_PROGRAMS"
 ACTIONS = st.builds(
     Action, st.integers(0, 30), st.sampled_from(["plain", "own", "undo"]), st.booleans()
 )
+#: Program with five steps: a wait, the fourth, is still incomplete when the last step begins.
+_CANCELLED_WAIT = [("run", "work"), ("race", ["short", "short", "cancelled"])]
 
 
 def _settings(usual: int, thorough: int) -> settings:
@@ -65,6 +67,8 @@ def test_program_that_is_forked_and_reverted_leaves_nothing(
 
     @_settings(4, 100)
     @given(programs.PROGRAMS, st.sampled_from(sorted(programs.WORKFLOWS)), ACTIONS)
+    @example(_CANCELLED_WAIT, "async", Action(2, "plain", False))
+    @example(_CANCELLED_WAIT, "async", Action(4, "plain", False))
     def check(program: Any, workflow: str, action: Action) -> None:
         programs.clear()
         case = Case(stage, program, workflow)

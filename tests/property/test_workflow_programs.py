@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
 from tests.property import workflow_programs as programs
@@ -37,6 +37,14 @@ _SETTINGS = settings(
 
 #: For programs with children, each of which is a flow.
 _FEW = settings(_SETTINGS, max_examples=amount(8, 500, "WBENGINE_PROGRAMS"))
+
+
+#: Abandoned branches, one of which has a child that continues as new and so keeps its effects.
+_ABANDONED = [
+    ("children", "async", 1, [
+        [("abandon", "leave", [[], [("children", "async", None, [[("continue",)]])]])],
+    ]),
+]  # fmt: skip
 
 
 class Crash(BaseException):
@@ -174,6 +182,7 @@ class Case:
 def test_program_has_the_results_and_effects_of_its_model(workflow: str, kind: str) -> None:
     @_FEW
     @given(programs.PROGRAMS)
+    @example(_ABANDONED)
     def check(program: Any) -> None:
         case = Case(program, workflow, kind)
         case.run()

@@ -150,7 +150,7 @@ class Continue(Exception):
 TASKS = {each.__name__: each for each in (work, flaky, bad, stubborn)}
 
 
-Branch = Callable[[], Coroutine[Any, Any, Any]]
+Branch = functools.partial[Coroutine[Any, Any, Any]]
 
 
 class Api(Protocol):
@@ -311,7 +311,8 @@ class Model:
         self.left: set[str] = set()
         #: Starts of the keys of steps in scopes that do not end before the program.
         self.abandoned: set[str] = set()
-        #: Starts of the keys whose effects no failure or revert of the main program undoes.
+        #: Starts of the keys whose effects no failure or revert of the main program undoes. Below
+        #: them, abandoned branches may leave effects.
         self.final: set[str] = set()
         #: Keys of the children, and of those that failed.
         self.flows: set[str] = set()
@@ -361,7 +362,7 @@ class Model:
     def may_stay(self, key: str) -> bool:
         """Return whether the effect of a step in flight may stay when the program has ended."""
         if self.is_abandoned(key):
-            return False
+            return self.is_final(key)
         failed = [path for path in self.failed if is_within(key, path)]
         if self.error is not None:
             failed.append(MAIN)
@@ -487,6 +488,10 @@ class Model:
 
     async def abandon(self, how: str, branches: Sequence[Branch], key: str) -> None:
         self.abandoned.add(f"{key}.")
+        for index, branch in enumerate(branches):
+            # Before it is cancelled, a child may continue as new, or start a detached one.
+            if not {"continue", "detached"}.isdisjoint(kinds(branch.args[1])):
+                self.final.add(f"{key}.{index}")
         await self.run("work", key)
 
 

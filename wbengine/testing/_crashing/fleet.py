@@ -35,8 +35,8 @@ class Hooks(Protocol):
 
     def replying(self, call: calls.Invocation) -> None: ...
 
-    def lost(self) -> None:
-        """Observe that a worker has ended, and that another one may begin."""
+    def lost(self, call: calls.Invocation) -> None:
+        """Observe that the worker of a step has ended, and that another one may begin."""
 
     def failed_by_loss(self, call: calls.Invocation) -> None:
         """Observe that a step fails because its worker was lost."""
@@ -166,9 +166,10 @@ class RemoteExecutor(calls.TaskExecutor):
 
     def run_next(self) -> bool:
         """Run the request that has waited longest. Return False if there is none."""
-        if not self._waiting:
+        try:
+            call, done = self._waiting.popleft()
+        except IndexError:  # Another thread, with the engine of a child flow, may have been first.
             return False
-        call, done = self._waiting.popleft()
         done(call, self._result(call))
         return True
 
@@ -192,7 +193,7 @@ class RemoteExecutor(calls.TaskExecutor):
         try:
             return self._steps.run(call, repeats=self._repeats(call))
         except LostWorker as loss:
-            self._steps.hooks.lost()
+            self._steps.hooks.lost(call)
             return self._after_loss(call, row, repeats=loss.repeats)
 
     def _after_loss(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from wbengine._calls import invocation as calls
+from wbengine.running import CURRENT
 from wbengine.testing._crashing.killed import Killed, LostWorker, Stuck
 from wbengine.testing._crashing.outcome import Event, Outcome
 from wbengine.testing._crashing.schedules import Action, At, Fault, Moment
@@ -23,8 +25,8 @@ class Moments:
         self.on_kill: Callable[[], None] = _do_nothing
         #: Whether the process of the engine was killed.
         self.is_killed = False
-        #: What ended the worker of the present step.
-        self.loss: LostWorker | None = None
+        #: What ended the workers of steps, by uuid of their calls.
+        self._losses: dict[str, LostWorker] = {}
         #: Moments of the kind WAIT since the latest moment of another kind.
         self.waits_in_a_row = 0
 
@@ -51,12 +53,18 @@ class Moments:
         self.outcome.occurred.add(number)
         return fault
 
-    def check_alive(self) -> None:
-        """End code that goes on in a process that was killed, such as `finally`."""
+    def check_alive(self, call: calls.Invocation | None = None) -> None:
+        """End code that goes on in a process that was killed, such as `finally`.
+
+        :param call: the step that the code belongs to; by default, the one that runs in this
+            thread, if any. Steps of child flows run in other threads, on other workers.
+        """
         if self.is_killed:
             raise Killed
-        if self.loss is not None:
-            raise self.loss
+        call = call or CURRENT.get()
+        loss = None if call is None else self._losses.get(call.uuid)
+        if loss is not None:
+            raise loss
 
     def kill(self, text: str) -> Killed:
         """Note that the engine was killed, and return the exception that ends it."""
@@ -65,19 +73,24 @@ class Moments:
         self.event("fault", text)
         return Killed(text)
 
-    def lose(self, fault: Fault, when: str) -> LostWorker:
-        """Note that the worker was killed, and return the exception that ends it."""
+    def lose(self, call: calls.Invocation, fault: Fault, when: str) -> LostWorker:
+        """Note that the worker of a step was killed, and return the exception that ends it."""
         repeats = fault.action is Action.RESEND
         text = f"the worker was killed after {when}"
         if repeats:
             text += ": the step runs again, as with on_worker_lost='resend' or engine 'serial'"
         self.event("fault", text)
-        self.loss = LostWorker(repeats=repeats)
-        return self.loss
+        loss = self._losses[call.uuid] = LostWorker(repeats=repeats)
+        return loss
+
+    def replace_worker(self, call: calls.Invocation) -> None:
+        """Note that the step has ended with its worker, and may run on another one."""
+        del self._losses[call.uuid]
 
     def begin_process(self) -> None:
         """Forget what ended the process before."""
         self.is_killed = False
+        self._losses.clear()
         self.waits_in_a_row = 0
 
     def event(self, kind: str, text: str) -> None:

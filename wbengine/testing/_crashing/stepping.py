@@ -57,7 +57,7 @@ class Stepping:
                 case Action.KILL:
                     raise self._moments.kill(f"the process was killed when {name} started")
                 case Action.LOSE:
-                    raise self._moments.lose(fault, f"{name} was received")
+                    raise self._moments.lose(call, fault, f"{name} was received")
                 case Action.FAIL:
                     return self._failure(call, fault, Unexpected("injected by crash_everywhere"))
                 case _:
@@ -73,7 +73,7 @@ class Stepping:
         self._running = call
 
     def ending(self, call: calls.Invocation, outcome: calls.Outcome, *, repeats: bool) -> bool:
-        self._moments.check_alive()
+        self._moments.check_alive(call)
         if self._outcome.schedule.is_separate:  # The engine does not have the worker's memory.
             self._subject.memory.restore()
         faults = _COPY if repeats else ()
@@ -87,7 +87,7 @@ class Stepping:
         if fault is None:
             return False
         if fault.action is not Action.COPY:
-            raise self._moments.lose(fault, f"{step_name(call)} has ended")
+            raise self._moments.lose(call, fault, f"{step_name(call)} has ended")
         text = f"a copy of the request of {step_name(call)} ran on another worker"
         self._moments.event("fault", text)
         return True
@@ -97,8 +97,8 @@ class Stepping:
             text = f"the engine was killed before it received the result of {step_name(call)}"
             raise self._moments.kill(text)
 
-    def lost(self) -> None:
-        self._moments.loss = None
+    def lost(self, call: calls.Invocation) -> None:
+        self._moments.replace_worker(call)
 
     def failed_by_loss(self, call: calls.Invocation) -> None:
         self._outcome.has_lost_step = True
@@ -133,8 +133,8 @@ class Stepping:
     # Operations of worlds.
 
     def before(self, world: World, kind: str, key: str, line: str) -> None:
-        self._moments.check_alive()
         call = self._step()
+        self._moments.check_alive(call)
         if call is None:
             return
         faults = (_FAIL, *(_BUSY if world.can_be_busy else ()), *self._declared(call))
@@ -157,8 +157,8 @@ class Stepping:
         raise error
 
     def after(self, operation: Operation) -> None:
-        self._moments.check_alive()
         call, world = self._step(), operation.world
+        self._moments.check_alive(call)
         self._event("operation", operation_text(operation), call, operation.line, operation)
         if call is None:
             return
@@ -174,7 +174,7 @@ class Stepping:
             case Action.KILL | Action.KILL_BOTH:
                 raise self._moments.kill(f"the processes were killed after {what}")
             case Action.LOSE | Action.RESEND:
-                raise self._moments.lose(fault, what)
+                raise self._moments.lose(call, fault, what)
             case _:
                 text = f"{world.name} did not answer (injected by crash_everywhere)"
                 raise self._failure(call, fault, TimeoutError(text))
