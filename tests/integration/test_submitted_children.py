@@ -120,6 +120,64 @@ def test_cancelled_parent_ends_after_its_children(
         handle.value(timeout=0)
 
 
+def interrupt(store: persistence.Backend, uuid: str) -> None:
+    """End a flow as an engine does whose store fails for some time."""
+    with store.get_connection() as connection:
+        lease = connection.acquire_lease(uuid, "engine", 60.0)
+        flow = connection.get_flow_details(uuid)
+        flow.epoch = lease.epoch
+        flow.enter(states.FAILURE, connection.now(), errors=exceptions.StorageFailure.__name__)
+        connection.save_changes(flow, (), lease=lease)
+        connection.release_lease(lease)
+
+
+def test_interrupted_child_continues(store: persistence.Backend, tmp_path: Path) -> None:
+    handle = submit(child_flows.order_and_wait, store, tmp_path, "tea")
+    (child,) = children_of(store, handle)
+    interrupt(store, child)
+    testing.run_submitted(store)
+    assert states_of(store, handle) == [states.WAITING] * 2
+    operations.signal(store, child, "go")
+    testing.run_submitted(store)
+    assert handle.value(timeout=0) == ["tea"]
+
+
+@pytest.mark.parametrize("request_", [None, "resume", "retry"])
+def test_cancelled_parent_ends_after_interrupted_child(
+    store: persistence.Backend, tmp_path: Path, request_: str | None
+) -> None:
+    """The child is reverted, also if it is about to be resumed or retried."""
+    handle = submit(child_flows.order_and_wait, store, tmp_path, "tea")
+    (child,) = children_of(store, handle)
+    interrupt(store, child)
+    if request_ is not None:
+        operations.request(store, child, request_)
+    handle.cancel("enough")
+    testing.run_submitted(store)
+    assert states_of(store, handle) == [states.REVERTED] * 2
+    assert effects(tmp_path) == ["reserve-tea", "release-tea"]
+
+
+def test_cancelled_parent_ends_after_interrupted_child_in_its_process(
+    store: persistence.Backend, tmp_path: Path
+) -> None:
+    given = {"folder": str(tmp_path), "items": ["tea"]}
+    engine = engines.load(child_flows.order_and_wait, given, backend=store)
+    uuid = engine.storage.flow_uuid
+    for _ in engine.run_iter(timeout=0.01):
+        if effects(tmp_path):
+            engine.suspend()
+    with store.get_connection() as connection:
+        (child,) = [row.uuid for row in connection.list_flows(parent=uuid).flows]
+    interrupt(store, child)
+    operations.cancel(store, uuid)
+    with pytest.raises(exceptions.Cancelled):
+        operations.resume(store, uuid).run(timeout=30)
+    with store.get_connection() as connection:
+        assert connection.get_flow_details(child).state == states.REVERTED
+    assert effects(tmp_path) == ["reserve-tea", "release-tea"]
+
+
 def test_cancelled_parent_leaves_detached_children(
     store: persistence.Backend, tmp_path: Path
 ) -> None:

@@ -70,7 +70,8 @@ class ChildFlows:
     """The children of one flow, for one run of its engine.
 
     :param parent: the storage of the flow.
-    :param received: receives the ends of children that run in this process.
+    :param received: receives the ends of children that run in this process, or that are not to run
+        again.
     :param clock: the clock of the engine.
     :param make_engine: returns an engine for a child that runs in this process.
     :param limit: returns the name of the limit of concurrent flows for which the flow has a permit.
@@ -85,6 +86,7 @@ class ChildFlows:
         limit: Callable[[], str | None],
     ) -> None:
         self._parent = parent
+        self._received = received
         self._limit = limit
         self._clock = clock
         self._by = _commands.by_parent(parent.flow_uuid)
@@ -118,7 +120,9 @@ class ChildFlows:
                     raise
                 except Exception as error:
                     failures[start.uuid] = ft.Failure.from_exception(error)
-            elif self._was_suspended_here(flow, commands.get(flow.uuid)):
+            elif self._was_suspended_here(flow, commands.get(flow.uuid)) or (
+                _was_interrupted(flow) and flow.uuid not in commands
+            ):
                 resumed.append(flow.uuid)
         self._command(resumed, _commands.RESUME)
         if new:
@@ -203,8 +207,26 @@ class ChildFlows:
         return [each for part in _parts(uuids) for each in self._cancel(part, reason)]
 
     def _cancel(self, uuids: Collection[str], reason: str) -> Collection[str]:
-        pending = self._not_cancelled(uuids)
-        refused = self._command_each(dict.fromkeys(pending, (_commands.CANCEL, reason, None)))
+        stored, commands = self._records_of(uuids)
+        requests: dict[str, _Command] = {}
+        withdrawn: list[str] = []
+        for uuid in uuids:
+            flow, command = stored.get(uuid), commands.get(uuid)
+            if command is None:
+                if flow is not None and _was_interrupted(flow):
+                    requests[uuid] = _commands.REVERT, reason, None
+                elif flow is None or not (flow.is_cancelled and not flow.is_suspended_by_command):
+                    requests[uuid] = _commands.CANCEL, reason, None
+            elif command.what not in (_commands.CANCEL, _commands.REVERT):
+                requests[uuid] = _commands.CANCEL, reason, None
+                if flow is not None and flow.state in states.FLOW_ENDED:
+                    withdrawn.append(uuid)  # It only withdraws the command to run the flow again.
+        # Irreversible tasks do not prevent a cancellation.
+        refused = self._command_each(requests, partial=True)
+        if withdrawn and self._received is not None:
+            for uuid in withdrawn:
+                self._received.note_end(uuid)
+            self._received.on_new()
         # An end that prevents the cancellation is reported.
         missing = [
             each for each, error in refused.items() if isinstance(error, exceptions.NotFound)
@@ -214,18 +236,6 @@ class ChildFlows:
                 if uuid not in refused:
                     self._local.run(uuid)
         return missing
-
-    def _not_cancelled(self, uuids: Collection[str]) -> list[str]:
-        """Return the flows of these that may still need the command to cancel them."""
-        stored, commands = self._records_of(uuids)
-
-        def is_cancelled(uuid: str) -> bool:
-            flow, command = stored.get(uuid), commands.get(uuid)
-            if command is not None or flow is None:
-                return command is not None and command.what == _commands.CANCEL
-            return flow.is_cancelled and not flow.is_suspended_by_command
-
-        return [uuid for uuid in uuids if not is_cancelled(uuid)]
 
     def _records_of(
         self, uuids: Collection[str]
@@ -365,9 +375,6 @@ class ChildFlows:
                 return None
             return End(flow.state or states.PENDING, ft.Failure.from_exception(error))
         if _was_interrupted(flow):
-            self._command([uuid], _commands.RESUME)
-            if self._local is not None:
-                self._local.run(uuid)
             return None
         if flow.state != states.SUCCESS:
             return End(flow.state or states.PENDING, _failure_of(flow))
