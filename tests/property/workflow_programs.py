@@ -311,8 +311,8 @@ class Model:
         self.left: set[str] = set()
         #: Starts of the keys of steps in scopes that do not end before the program.
         self.abandoned: set[str] = set()
-        #: Starts of the keys whose effects no failure or revert of the main program undoes. Below
-        #: them, abandoned branches may leave effects.
+        #: Starts of the keys whose effects no failure or revert of the main program undoes. An
+        #: abandoned branch that starts with one of them may leave effects.
         self.final: set[str] = set()
         #: Keys of the children, and of those that failed.
         self.flows: set[str] = set()

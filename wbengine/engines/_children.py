@@ -70,8 +70,8 @@ class ChildFlows:
     """The children of one flow, for one run of its engine.
 
     :param parent: the storage of the flow.
-    :param received: receives the ends of children that run in this process, or that are not to run
-        again.
+    :param received: receives the ends of children that run in this process, and of those whose
+        request to run again was withdrawn.
     :param clock: the clock of the engine.
     :param make_engine: returns an engine for a child that runs in this process.
     :param limit: returns the name of the limit of concurrent flows for which the flow has a permit.
@@ -120,9 +120,7 @@ class ChildFlows:
                     raise
                 except Exception as error:
                     failures[start.uuid] = ft.Failure.from_exception(error)
-            elif self._was_suspended_here(flow, commands.get(flow.uuid)) or (
-                _was_interrupted(flow) and flow.uuid not in commands
-            ):
+            elif self._has_to_continue(flow, commands.get(flow.uuid)):
                 resumed.append(flow.uuid)
         self._command(resumed, _commands.RESUME)
         if new:
@@ -194,12 +192,14 @@ class ChildFlows:
     def _note(self) -> Mapping[str, Any]:
         return self._parent.flow_detail.meta_value(models.SUBMITTED) or {}
 
-    def _was_suspended_here(
+    def _has_to_continue(
         self, flow: models.FlowDetail, command: persistence.FlowCommand | None
     ) -> bool:
-        """Return whether a flow is, or is to be, suspended because its parent was suspended."""
+        """Return whether a flow was interrupted, or suspended because its parent was suspended."""
         if command is not None:
             return command.what == _commands.SUSPEND and command.by == self._by
+        if _was_interrupted(flow):
+            return True
         why = _history.why_suspended(flow.history) or ""
         return flow.is_suspended_by_command and f"by {self._by}" in why
 

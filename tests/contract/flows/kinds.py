@@ -81,8 +81,8 @@ class InStep(calls.TaskExecutor):
 class Kept(InStep):
     """Executor whose pool outlives the engines.
 
-    With `taken_over` set, an engine may leave calls that it does not own. Then `stop` ends the pool
-    and the event loop after these calls, and the next engine opens new ones.
+    With `taken_over` set, an engine may leave calls that it does not own. `stop` waits for them
+    and ends the pool and the event loop; the next engine starts new ones.
     """
 
     taken_over = False

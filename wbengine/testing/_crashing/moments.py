@@ -85,7 +85,7 @@ class Moments:
 
     def replace_worker(self, call: calls.Invocation) -> None:
         """Note that the step has ended with its worker, and may run on another one."""
-        del self._losses[call.uuid]
+        self._losses.pop(call.uuid, None)  # None: the engine was killed meanwhile.
 
     def begin_process(self) -> None:
         """Forget what ended the process before."""
