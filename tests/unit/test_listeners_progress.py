@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import re
+import sys
 import threading
 import time
 from concurrent import futures
@@ -454,6 +456,42 @@ def test_live_tree_of_running_nested_flow_is_drawn(retry_of_inner_flow, caplog):
         loaded.run()
     assert not caplog.records
     assert file.getvalue().splitlines()[-1].startswith("order: SUCCESS, 2 of 2 tasks done")
+
+
+def test_live_tree_is_drawn_before_the_flow_begins():
+    """Otherwise, a log line could come between the first drawing and its position."""
+    file = io.StringIO()
+    console = Console(file=file, force_terminal=True, width=80)
+    loaded = engines.load(flow("order", "pack"))
+    with progress.ProgressListener(loaded, console, refresh_per_second=0.01):
+        assert "pack" in file.getvalue()
+
+
+def test_other_threads_can_print_while_drawing_error_is_logged(monkeypatch):
+    """Otherwise, a thread with the lock of the handler and a drawing would wait for each other."""
+    printed: list[bool] = []
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            assert record.getMessage() == "cannot show the progress any longer"
+            other = threading.Thread(target=print, args=("a line",), kwargs={"file": sys.stderr})
+            other.start()
+            other.join(10)
+            printed.append(not other.is_alive())
+
+    def mask(text: str) -> str:
+        if threading.current_thread() is threading.main_thread():
+            return text
+        drawn.set()
+        raise OSError("no space left")
+
+    drawn = threading.Event()
+    monkeypatch.setattr(logging.getLogger(), "handlers", [Handler()])
+    console = Console(stderr=True, force_terminal=True, width=80)
+    loaded = engines.load(flow("order", Tells("pack", drawn), "ship"))
+    with progress.ProgressListener(loaded, console, live=True, mask=mask):
+        loaded.run()
+    assert printed == [True]
 
 
 @pytest.mark.parametrize("name", ["NO_COLOR", "TERM"])

@@ -266,9 +266,10 @@ def command_log() -> Iterator[io.StringIO]:
         patch.setattr(line_format, "_installed", None)
         for name in ("logThreads", "logProcesses", "logMultiprocessing", "raiseExceptions"):
             patch.setattr(logging, name, False)
-        line_format.install("info", "never", stream)
         try:
-            yield stream
+            with contextlib.redirect_stderr(stream):
+                line_format.install("info", "never")
+                yield stream
         finally:
             root.setLevel(level)
 

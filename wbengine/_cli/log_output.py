@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -92,9 +91,9 @@ def install(level: str, form: str, color: str, all_frames: bool = False) -> None
     if root.handlers:
         return
     if form == "text":
-        line_format.install(level, color, sys.stderr, _masked, all_frames)
+        line_format.install(level, color, _masked, all_frames)
     else:
-        handler = logging.StreamHandler(sys.stderr)
+        handler = logging.StreamHandler(line_format.Stderr())
         handler.setFormatter(JSONLines())
         root.addHandler(handler)
         root.setLevel(level.upper())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 else:
     _StreamHandler = logging.StreamHandler
 
-__all__ = ["CHOICES", "Lines", "install", "is_installed", "wants_colour", "write"]
+__all__ = ["CHOICES", "Lines", "Stderr", "install", "is_installed", "wants_colour", "write"]
 
 #: When to use colours.
 AUTO: Final = "auto"
@@ -108,9 +109,22 @@ def _safe_lines(text: str) -> str:
     return visible(text, lines=True).replace("\n", "\n    ")
 
 
+class Stderr:
+    """A stream for handlers that writes to the present `sys.stderr`.
+
+    A live display replaces `sys.stderr`, and prints what is written to it above itself.
+    """
+
+    def write(self, text: str) -> None:
+        sys.stderr.write(text)
+
+    def flush(self) -> None:
+        sys.stderr.flush()
+
+
 class _Handler(_StreamHandler):
-    def __init__(self, stream: Any, lines: Lines) -> None:
-        super().__init__(stream)
+    def __init__(self, lines: Lines) -> None:
+        super().__init__(Stderr())
         self.setFormatter(lines)
         self.lines = lines
 
@@ -172,11 +186,10 @@ def _is_only_handler(log: logging.Logger, handler: _Handler) -> bool:
 def install(
     level: str,
     choice: str,
-    stream: Any,
     mask: Callable[[str], str] = str,
     all_frames: bool = False,
 ) -> None:
-    """Write the log from this level on to `stream`, unless the root logger has a handler.
+    """Write the log from this level to the standard error, unless the root logger has a handler.
 
     :param mask: removes secrets from a text.
     :param all_frames: show all frames of failures, not only those of the user's code.
@@ -185,7 +198,7 @@ def install(
     root = logging.getLogger()
     if root.handlers:
         return
-    _installed = _Handler(stream, Lines(wants_colour(choice, stream), mask, all_frames))
+    _installed = _Handler(Lines(wants_colour(choice, sys.stderr), mask, all_frames))
     root.addHandler(_installed)
     root.setLevel(level.upper())
     # Never displayed; otherwise computed for each record.

@@ -151,9 +151,11 @@ class ProgressListener(base.Listener):
         self._stopped = conditions.Event()
         self._last_line = ""
         self._print_lock = threading.Lock()
-        self._broken = False
+        self._error: BaseException | None = None
+        self._has_logged_error = False
 
     def _receive(self, kind: str, state: str, details: base.Details) -> None:
+        self._log_error()
         tally = self._get_tally()
         if tally is None:
             return
@@ -193,7 +195,7 @@ class ProgressListener(base.Listener):
         """Start listening and displaying. Idempotent."""
         if self._registered:
             return
-        self._last_line, self._broken = "", False
+        self._last_line, self._error, self._has_logged_error = "", None, False
         self._get_tally()
         super().register()
         if not self._wants_live or not self._start_live():
@@ -212,6 +214,7 @@ class ProgressListener(base.Listener):
         if live is not None:
             live.stop()
         self._show(lambda picture: self._end(picture, live is not None))
+        self._log_error()
 
     def _start_live(self) -> bool:
         live = Live(
@@ -221,7 +224,9 @@ class ProgressListener(base.Listener):
             transient=True,
         )
         try:
-            live.start()
+            # Only a later drawing erases an earlier one: a log line that is printed while a thread
+            # draws for the first time would leave that drawing above it.
+            live.start(refresh=True)
         except LiveError:  # The console has another live display.
             return False
         self._live = live
@@ -246,6 +251,7 @@ class ProgressListener(base.Listener):
         else:
             with self._print_lock:
                 self._show(self._print_lines)
+        self._log_error()
 
     def _draw(self) -> RenderableType:
         drawn: list[RenderableType] = []
@@ -273,11 +279,19 @@ class ProgressListener(base.Listener):
         self._console.print(Text(line), soft_wrap=not self._console.is_terminal, highlight=False)
 
     def _show(self, show: Callable[[Picture], Any]) -> None:
-        """Call `show`. After the first exception, log it and display nothing more."""
-        if self._picture is None or self._broken:
+        """Call `show`. After the first exception, store it and display nothing more."""
+        if self._picture is None or self._error is not None:
             return
         try:
             show(self._picture)
-        except (Exception, SystemExit):  # rich exits if the output is closed.
-            self._broken = True
-            LOG.warning("cannot show the progress any longer", exc_info=True)
+        except (Exception, SystemExit) as error:  # rich exits if the output is closed.
+            self._error = error
+
+    def _log_error(self) -> None:
+        """Log the exception that ended the display.
+
+        A live display draws under its lock, which a log line takes, too. Nothing is logged there.
+        """
+        if self._error is not None and not self._has_logged_error:
+            self._has_logged_error = True
+            LOG.warning("cannot show the progress any longer", exc_info=self._error)
