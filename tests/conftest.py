@@ -99,6 +99,9 @@ def pytest_collection() -> Generator[None, object, object]:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--share-of", metavar="COMMIT", help="slow tests: only its share")
+    parser.addoption(
+        "--part", metavar="K/N", type=nightly.parse_part, default=(1, 1), help="one part of N"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -106,7 +109,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if commit is not None:
         config.pluginmanager.register(nightly.Share(commit))
     else:
-        config.pluginmanager.register(nightly.LongestFirst())
+        config.pluginmanager.register(nightly.All(config.getoption("--part")))
 
 
 def pytest_deselected(items: Sequence[pytest.Item]) -> None:

@@ -1,9 +1,11 @@
-"""Slow tests: the share of them that each commit runs, and the order in which all of them run."""
+"""Slow tests: the share that each commit runs, and the parts and the order in which all run."""
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import os
+import re
 import time
 from collections.abc import Generator, Sequence
 from typing import Any
@@ -20,9 +22,9 @@ LONGEST = 1200
 SECONDS_IN_PROCESS = 20.0
 
 
-def share(name: str) -> int:
+def share(name: str, shares: int = SHARES) -> int:
     """Return the number of the share of a test or of a commit."""
-    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]) % SHARES
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]) % shares
 
 
 def selected(names: Sequence[str], commit: str) -> list[str]:
@@ -47,14 +49,42 @@ def longest_first(items: Sequence[Any], longest: Sequence[Any], processes: int) 
     return [item for part in parts for item in part]
 
 
-class LongestFirst:
-    """Plug-in that lets each process of the tests begin with some of the longest tests."""
+def part(names: Sequence[str], longest: Sequence[str], number: int, parts: int) -> set[str]:
+    """Return the names of the part with this number, from 1. All parts take about equally long.
+
+    The longest tests are distributed by their position, the others by their name.
+    """
+    chosen = {name for name in names if share(name, parts) == number - 1}
+    return chosen - set(longest) | set(longest[number - 1 :: parts])
+
+
+def parse_part(text: str) -> tuple[int, int]:
+    """Return the numbers of a text such as '1/3'."""
+    found = re.fullmatch(r"([1-9]\d*)/([1-9]\d*)", text)
+    if found is None or int(found[1]) > int(found[2]):
+        raise argparse.ArgumentTypeError(f"a part is a text such as '1/3', not {text!r}")
+    return int(found[1]), int(found[2])
+
+
+class All:
+    """Plug-in that runs all tests, or a part, and lets each process begin with the longest ones.
+
+    :param chosen: number of the part, from 1, and number of parts.
+    """
+
+    def __init__(self, chosen: tuple[int, int]) -> None:
+        self._number, self._parts = chosen
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        longest = [item for item in items if _limit(item) >= LONGEST]
-        processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-        items[:] = longest_first(items, longest, processes)
+        longest = [item.nodeid for item in items if _limit(item) >= LONGEST]
+        names = part([item.nodeid for item in items], longest, self._number, self._parts)
+        apart = set(longest)
+        items[:] = longest_first(
+            [item for item in items if item.nodeid in names],
+            [item for item in items if item.nodeid in names & apart],
+            int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")),
+        )
 
 
 def _limit(item: pytest.Item) -> float:

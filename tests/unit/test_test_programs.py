@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -109,6 +111,20 @@ def test_each_slow_test_belongs_to_the_share_of_some_commit() -> None:
     shares = [nightly.selected(names, commit) for commit in commits]
     assert {name for share in shares for name in share} == set(names)
     assert all(len(share) < 60 for share in shares)
+
+
+def test_each_test_belongs_to_one_part_and_longest_tests_are_distributed() -> None:
+    names = [f"tests/test_{number}" for number in range(400)]
+    longest = names[::40]
+    parts = [nightly.part(names, longest, number, 3) for number in (1, 2, 3)]
+    assert sorted(name for part in parts for name in part) == sorted(names)
+    assert sorted(len(part & set(longest)) for part in parts) == [3, 3, 4]
+    assert all(100 < len(part) < 170 for part in parts)
+    assert nightly.part(names, longest, 1, 1) == set(names)
+    assert nightly.parse_part("2/3") == (2, 3)
+    for text in ("4/3", "0/3", "2", "-1/3", "a/b"):
+        with pytest.raises(argparse.ArgumentTypeError, match=re.escape(repr(text))):
+            nightly.parse_part(text)
 
 
 def test_each_process_begins_with_some_of_the_longest_tests() -> None:
