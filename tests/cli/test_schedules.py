@@ -172,18 +172,20 @@ undo_until = "2d"
 
 @pytest.mark.slow
 def test_schedules_in_a_file_are_fired_by_serve(wbengine: Command, home: Path) -> None:
+    def succeeded() -> list[str]:
+        return [flow["uuid"] for flow in flows(wbengine, "tick") if flow["state"] == "SUCCESS"]
+
     file = home / "wbengine.toml"
     file.write_text(FILE)
     assert wbengine("db", "upgrade").code == 0
     process = wbengine.begin("serve")
-    until(lambda: len(flows(wbengine, "tick")) > 2, 15)
+    until(lambda: len(flows(wbengine, "tick")) > 2 and succeeded(), 15)
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=60)
     schedules = listed(wbengine)
     assert schedules["report"]["time_zone"] == "Europe/Berlin" and schedules["tick"]["every"] == 1
     assert schedules["tick"]["jitter"] == 0.5
-    uuid = next(flow["uuid"] for flow in flows(wbengine, "tick") if flow["state"] == "SUCCESS")
-    assert "can be undone until 20" in wbengine("flow", "show", uuid).out
+    assert "can be undone until 20" in wbengine("flow", "show", succeeded()[0]).out
     ticks = sorted(flow["tags"]["scheduled"] for flow in flows(wbengine, "tick"))
     assert len(ticks) == len(set(ticks))
     wbengine("schedule", "pause", "report")
