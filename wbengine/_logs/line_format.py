@@ -184,10 +184,7 @@ def _is_only_handler(log: logging.Logger, handler: _Handler) -> bool:
 
 
 def install(
-    level: str,
-    choice: str,
-    mask: Callable[[str], str] = str,
-    all_frames: bool = False,
+    level: str, choice: str, mask: Callable[[str], str] = str, all_frames: bool = False
 ) -> None:
     """Write the log from this level to the standard error, unless the root logger has a handler.
 

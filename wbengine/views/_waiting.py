@@ -192,16 +192,20 @@ def _pause_reason(node: outlines.OutlineNode, situation: Situation) -> Reason | 
     pause = pause_of(node.task, situation.pauses, situation.now)
     if pause is None:
         return None
-    sender = f" by {pause.by}" if pause.by else ""
-    since = _formatting.clock(pause.since, situation.now)
-    end = "" if pause.until is None else f" until {_formatting.clock(pause.until, situation.now)}"
-    reason = f": {pause.reason}" if pause.reason else ""
     subject = "Its items are" if node.kind == outlines.MAP else "Its task type is"
     pattern = "" if pause.pattern == node.task else f" ({pause.pattern})"
-    return Reason(
-        f"{subject} paused{pattern}{sender} since {since}{end}{reason}.",
-        Waiting(PAUSE, pause.pattern, pause.since, pause.until),
-    )
+    text = _pause_text(f"{subject} paused{pattern}", pause, situation.now, pause.until)
+    return Reason(text, Waiting(PAUSE, pause.pattern, pause.since, pause.until))
+
+
+def _pause_text(
+    subject: str, pause: TaskPause | QueuePause, now: float, until: float | None = None
+) -> str:
+    """Return a sentence that continues `subject` with the sender, the times and the reason."""
+    sender = f" by {pause.by}" if pause.by else ""
+    end = "" if until is None else f" until {_formatting.clock(until, now)}"
+    reason = f": {pause.reason}" if pause.reason else ""
+    return f"{subject}{sender} since {_formatting.clock(pause.since, now)}{end}{reason}."
 
 
 def wait_of(record: Any) -> Waiting | None:
@@ -434,7 +438,9 @@ def _common_reason(situation: Situation) -> Reason | None:
         )
         return Reason(f"{who} carries the request out.")
     if situation.queue_pause is not None:
-        return _queue_pause_reason(situation.queue_pause, situation.now)
+        pause = situation.queue_pause
+        subject = "All queues are" if pause.name == "*" else f"Its queue {pause.name!r} is"
+        return Reason(_pause_text(f"{subject} paused", pause, situation.now))
     if situation.state in states.FLOW_ENDED or situation.parked:
         return None
     if situation.difference is not None:
@@ -453,13 +459,6 @@ def _common_reason(situation: Situation) -> Reason | None:
     if situation.state == states.SUSPENDING:
         return Reason("The flow is being suspended: no more tasks start.")
     return None
-
-
-def _queue_pause_reason(pause: QueuePause, now: float) -> Reason:
-    subject = "All queues are" if pause.name == "*" else f"Its queue {pause.name!r} is"
-    sender = f" by {pause.by}" if pause.by else ""
-    reason = f": {pause.reason}" if pause.reason else ""
-    return Reason(f"{subject} paused{sender} since {_formatting.clock(pause.since, now)}{reason}.")
 
 
 def _cancel_reason(situation: Situation, running: Sequence[Any]) -> str:
