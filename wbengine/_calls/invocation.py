@@ -263,6 +263,13 @@ class TaskExecutor(abc.ABC):
     #: `Invocation.expired` before it starts a call.
     keeps_times: bool = False
 
+    def for_engine(self) -> TaskExecutor:
+        """Return the executor for an engine: this one, or one that knows the calls of this engine.
+
+        The engines of child flows are given the executor of their parent.
+        """
+        return self
+
     @abc.abstractmethod
     def submit(self, invocation: Invocation, done: Done) -> None:
         """Run a call and then call `done(invocation, outcome)` once.

@@ -90,7 +90,7 @@ class ParallelActionEngine(base.Engine):
             return executors.ThreadTaskExecutor(max_workers=workers, **common)
         if isinstance(choice, calls.TaskExecutor):
             self._check_unchanged()
-            return choice
+            return choice.for_engine()
         if isinstance(choice, _THREAD_POOLS):
             eventlet.check_executor(choice)
             return executors.ThreadTaskExecutor(choice, **common)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections import deque
-from collections.abc import Iterable
+import threading
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -51,12 +51,53 @@ class _Row:
     resends: int = 0
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Waiting:
+    sender: RemoteExecutor
+    call: calls.Invocation
+    done: calls.Done
+
+
 class Fleet:
-    """The workers and the ledger, which outlive engines."""
+    """The workers and the ledger, which outlive engines, and the requests of a process.
+
+    The requests of all its engines wait in one order, for a worker or a reply.
+    """
 
     def __init__(self, options: RequestOptions) -> None:
         self.options: Final = options
         self.rows: Final[dict[str, _Row]] = {}
+        self._waiting: list[_Waiting] = []
+        self._lock = threading.Lock()
+
+    def add(self, request: _Waiting) -> None:
+        with self._lock:
+            self._waiting.append(request)
+
+    def run_next(self, sender: RemoteExecutor | None = None) -> bool:
+        """Run the request that has waited longest. Return False if there is none.
+
+        :param sender: only requests of this executor; None: of all.
+        """
+        with self._lock:
+            found = next((each for each in self._waiting if sender in (None, each.sender)), None)
+            if found is None:
+                return False
+            self._waiting.remove(found)
+        found.sender.run(found)
+        return True
+
+    def remove(self, is_removed: Callable[[_Waiting], bool]) -> list[_Waiting]:
+        """Remove requests, and return them."""
+        with self._lock:
+            removed = [each for each in self._waiting if is_removed(each)]
+            self._waiting = [each for each in self._waiting if each not in removed]
+            return removed
+
+    def end_process(self) -> None:
+        """Forget the requests of all engines."""
+        with self._lock:
+            self._waiting.clear()
 
 
 class _Steps:
@@ -126,7 +167,7 @@ class LocalExecutor(calls.TaskExecutor):
 
 
 class RemoteExecutor(calls.TaskExecutor):
-    """Steps run on workers, with a ledger, when the engine waits (`run_next`)."""
+    """Steps of an engine run on workers, with a ledger, when an engine waits (`run_next`)."""
 
     survives_engine: bool = True
     has_ledger: bool = True
@@ -134,44 +175,41 @@ class RemoteExecutor(calls.TaskExecutor):
     def __init__(self, hooks: Hooks, fleet: Fleet) -> None:
         self._steps = _Steps(hooks, copies=True)
         self._fleet = fleet
-        self._waiting: deque[tuple[calls.Invocation, calls.Done]] = deque()
+
+    def for_engine(self) -> RemoteExecutor:
+        return RemoteExecutor(self._steps.hooks, self._fleet)
 
     def submit(self, invocation: calls.Invocation, done: calls.Done) -> None:
         if _key(invocation) not in self._fleet.rows and not invocation.cancellation.cancelled:
             self._steps.hooks.sending(invocation)
             self._fleet.rows[_key(invocation)] = _Row()
-        self._waiting.append((invocation, done))
+        self._fleet.add(_Waiting(self, invocation, done))
 
     def cancel(self, invocations: Iterable[calls.Invocation]) -> None:
         for invocation in invocations:
             invocation.cancellation.cancel()
 
     def withdraw(self) -> list[calls.Invocation]:
-        withdrawn = [call for call, _ in self._waiting if not self._row(call).is_claimed]
-        self._waiting = deque(item for item in self._waiting if item[0] not in withdrawn)
-        for call in withdrawn:
-            self._fleet.rows.pop(_key(call), None)
-        return withdrawn
+        removed = self._fleet.remove(
+            lambda each: each.sender is self and not self._row(each.call).is_claimed
+        )
+        for each in removed:
+            self._fleet.rows.pop(_key(each.call), None)
+        return [each.call for each in removed]
 
     def disown(self) -> None:
-        self._waiting.clear()
+        self._fleet.remove(lambda each: each.sender is self)
 
     def finish(self) -> None:
-        while self.run_next():
+        while self._fleet.run_next(self):
             pass
 
     def stop(self) -> None:
         self.finish()
         self._steps.stop()
 
-    def run_next(self) -> bool:
-        """Run the request that has waited longest. Return False if there is none."""
-        try:
-            call, done = self._waiting.popleft()
-        except IndexError:  # Another thread, with the engine of a child flow, may have been first.
-            return False
-        done(call, self._result(call))
-        return True
+    def run(self, waiting: _Waiting) -> None:
+        waiting.done(waiting.call, self._result(waiting.call))
 
     def _result(self, call: calls.Invocation) -> calls.Outcome:
         row = self._row(call)

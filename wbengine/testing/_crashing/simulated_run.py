@@ -108,13 +108,13 @@ class _Run:
             self._inner, self._before_write, self._moments.check_alive
         )
         self._fleet = fleet.Fleet(subject.options)
+        self._moments.on_kill = self._fleet.end_process
         self._reverts_again = False
         #: Whether writes are moments: the flow has been submitted, and has not ended.
         self._has_write_moments = False
         #: Next writes that fail while the store is unreachable, and that have no answer.
         self._failing_writes = 0
         self._lost_answers = 0
-        self._remote: fleet.RemoteExecutor | None = None
         self._engine: engine_base.Engine
         self._flow_uuid = ""
 
@@ -155,8 +155,7 @@ class _Run:
         inputs = copy.deepcopy(subject.inputs) if detail is None else None
         executor: fleet.LocalExecutor | fleet.RemoteExecutor = fleet.LocalExecutor(self.stepping)
         if subject.is_remote:
-            executor = self._remote = fleet.RemoteExecutor(self.stepping, self._fleet)
-            self._moments.on_kill = executor.disown
+            executor = fleet.RemoteExecutor(self.stepping, self._fleet)
         engine = engines.load(
             subject.make(),
             inputs,
@@ -216,6 +215,7 @@ class _Run:
         if killed is not None and killed._workflows is not None:
             killed._workflows.halt()  # It ends the threads of their functions.
         self._moments.begin_process()
+        self._fleet.end_process()
         self._failing_writes = 0
         self._lost_answers = 0
         self._subject.memory.restore()
@@ -252,7 +252,7 @@ class _Run:
         """Handle a wait of the engine. Return whether it has caused something to receive."""
         moments = self._moments
         moments.check_alive()
-        if self._remote is not None and self._remote.run_next():
+        if self._fleet.run_next():
             return True
         waits = self._engine._flow_detail.waits_for
         if self._sender.send_awaited(waits):
