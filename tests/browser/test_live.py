@@ -235,7 +235,7 @@ def test_error_response_does_not_replace_the_page(
         lost.close()
         # The session has expired in an open tab.
         context.clear_cookies()
-        page.evaluate("htmx.trigger(document.body, 'refresh')")
+        page.evaluate("htmx.trigger(document.body, 'refresh-head')")
         expect(page.locator("h1")).to_have_text("Sign in")
         expect(page.locator(".tabs")).to_have_count(0)
 
