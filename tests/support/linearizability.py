@@ -110,5 +110,9 @@ def _successors(
     for index in candidates:
         operation = operations[index]
         for reply, successor in step(state, operation):
-            if operation.reply is UNKNOWN or reply == operation.reply:
+            if operation.reply is UNKNOWN:
+                is_possible = successor != state  # Otherwise, it may as well never happen.
+            else:
+                is_possible = reply == operation.reply
+            if is_possible:
                 yield (done | 1 << index, successor), index

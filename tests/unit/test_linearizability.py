@@ -75,6 +75,19 @@ def test_history_without_possible_order_is_reported(operations: Any) -> None:
     assert find_violation(history(*operations), model.step, None) is not None
 
 
+def test_operations_without_reply_or_effect_do_not_multiply_the_search() -> None:
+    steps: list[Operation] = []
+
+    def step(row: model.Row | None, operation: Operation) -> Any:
+        steps.append(operation)
+        assert len(steps) < 1000
+        return model.step(row, operation)
+
+    missed = [(0, UNKNOWN, "claim", epoch, "dead") for epoch in range(2, 32)]
+    operations = history(OPEN, *missed, (0.5, *granted("a")), (0.5, *granted("b")))
+    assert find_violation(operations, step, None) is not None
+
+
 def test_violation_shows_longest_order_and_next_operations() -> None:
     operations = history(OPEN, (0.5, *granted("a")), (0.5, *granted("b")), (0.5, None, "drop"))
     violation = find_violation(operations, model.step, None)
