@@ -68,6 +68,7 @@ def test_tutorial_builds_without_warnings(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_documentation_builds_without_warnings(tmp_path: Path) -> None:
     build = built(tmp_path, "-n")
     for page in PAGES:
