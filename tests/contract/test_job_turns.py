@@ -181,6 +181,22 @@ def test_claim_and_its_end_are_one_round_trip_each(board: Board, limit: int) -> 
 
 
 @pytest.mark.parametrize("store", ["postgresql"], indirect=True, scope="module")
+def test_job_that_another_process_claims_costs_no_further_statement(
+    store: Store, board: Board
+) -> None:
+    for number in range(8):
+        post(board, f"a{number}", "a")
+        post(board, f"b{number}", "b")
+    assert take(board) == ["a0"]
+    lock = sa.text("SELECT id FROM wbe_jobs WHERE board = :board AND name = 'b0' FOR UPDATE")
+    with stores.engine_of(store.backend).begin() as other:
+        other.execute(lock, {"board": board.namespace})
+        names: list[str] = []
+        assert statement_count(lambda: names.extend(take(board, 2))) == 1
+        assert names == ["a1", "b1"]
+
+
+@pytest.mark.parametrize("store", ["postgresql"], indirect=True, scope="module")
 def test_failed_statement_is_repeated_as_a_transaction(board: Board) -> None:
     """This also applies to a lost connection, after which the claim may be stored or not."""
     for name in ("first", "second"):
@@ -373,6 +389,17 @@ def test_only_notes_of_keys_that_change_an_order_are_kept(store: Store, board: B
     drain(board)
     queues.report(["default"])
     assert note_count(store.backend, board) <= 1
+
+
+@in_databases
+def test_priority_decides_between_jobs_of_a_key_with_equal_turns(
+    store: Store, board: Board
+) -> None:
+    for name, priority in (("old", "NORMAL"), ("new", "HIGH")):
+        post(board, name, "a", priority)
+    same = "UPDATE wbe_jobs SET turn = 1 WHERE board = :board"
+    write(store.backend, same, [{"board": board.namespace}])
+    assert take(board) == ["new"]
 
 
 @in_databases

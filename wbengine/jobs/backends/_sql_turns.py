@@ -75,12 +75,14 @@ class JobTurns:
         claim = f"UPDATE {jobs} SET owner = :who, claims = claims + 1, updated = {now}"
         heads = f"{self._heads} ORDER BY turn, id LIMIT {{limit}} FOR UPDATE SKIP LOCKED"
         no_head = "id NOT IN (SELECT id FROM heads)"
+        # Another process is claiming an earlier job that is no head.
+        later = f" AND b.{no_head} AND b.turn > heads.turn"
         has_others = (
             f"(SELECT id FROM {_JOBS} WHERE {in_queue} AND {turns.READY} AND {no_head}"
             " ORDER BY turn, id LIMIT 1) IS NOT NULL"  # The order makes it use the index.
         )
         changes_turns = (
-            f"paused IS NOT NULL OR preceded AND {_preceded(dialect, 'heads', f' AND b.{no_head}')}"
+            f"paused IS NOT NULL OR preceded AND {_preceded(dialect, 'heads', later)}"
             f" OR turn >= 0 AND COALESCE(next_start < turn - {_TOLERANCE}, {has_others})"
         )
         self._is_at_once: Final = dialect == dialects.POSTGRESQL
