@@ -79,12 +79,10 @@ class All:
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         longest = [item.nodeid for item in items if _limit(item) >= LONGEST]
         names = part([item.nodeid for item in items], longest, self._number, self._parts)
-        apart = set(longest)
-        items[:] = longest_first(
-            [item for item in items if item.nodeid in names],
-            [item for item in items if item.nodeid in names & apart],
-            int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")),
-        )
+        items[:] = [item for item in items if item.nodeid in names]
+        longest_items = [item for item in items if _limit(item) >= LONGEST]
+        processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+        items[:] = longest_first(items, longest_items, processes)
 
 
 def _limit(item: pytest.Item) -> float:
