@@ -6,6 +6,7 @@ import collections
 import contextlib
 import functools
 import random
+import re
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -21,7 +22,7 @@ from tests.support.waiting import until
 from wbengine import exceptions
 from wbengine.jobs import _places, _queues, base
 from wbengine.jobs import backends as boards
-from wbengine.jobs.backends import impl_memory, impl_redis, impl_sql
+from wbengine.jobs.backends import _sql_turns, impl_memory, impl_redis, impl_sql
 from wbengine.persistence import _commands, backends, models
 from wbengine.persistence import base as persistence
 
@@ -194,6 +195,33 @@ def test_job_that_another_process_claims_costs_no_further_statement(
         names: list[str] = []
         assert statement_count(lambda: names.extend(take(board, 2))) == 1
         assert names == ["a1", "b1"]
+
+
+@pytest.mark.parametrize("store", ["postgresql"], indirect=True, scope="module")
+def test_claim_reads_few_rows_of_a_large_backlog(store: Store, board: Board) -> None:
+    """Statistics must not make PostgreSQL search a key in an index of all jobs."""
+    post(board, "a", "a")
+    described = sa.inspect(stores.engine_of(store.backend)).get_columns("wbe_jobs")
+    columns = [column["name"] for column in described if column["name"] != "id"]
+    values = {"uuid": "gen_random_uuid()::text", "turn": "turn + number"}
+    copies = (
+        f"INSERT INTO wbe_jobs ({', '.join(columns)})"
+        f" SELECT {', '.join(values.get(name, name) for name in columns)}"
+        " FROM wbe_jobs, generate_series(1, 20000) number WHERE board = :board"
+    )
+    write(store.backend, copies, [{"board": board.namespace}])
+    for key in ("b", "c"):
+        post(board, key, key)
+    wanted = _sql_turns.Wanted("me", 3, 60.0)
+    found = _sql_turns.JobTurns("postgresql").take_at_once(board.namespace, "default", wanted)
+    assert found is not None
+    statement, parameters = found
+    with stores.engine_of(store.backend).begin() as connection:
+        connection.execute(sa.text("ANALYZE wbe_jobs"))
+        explain = sa.text(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement.text}")
+        plan = connection.scalar(explain, parameters)
+    removed = [int(count) for count in re.findall(r"'Rows Removed by Filter': (\d+)", str(plan))]
+    assert removed and max(removed) < 100
 
 
 @pytest.mark.parametrize("store", ["postgresql"], indirect=True, scope="module")

@@ -346,19 +346,16 @@ def _preceded(dialect: str, of: str, condition: str = "") -> str:
     :param of: the table of the row.
     :param condition: a further condition for the other job, whose table is `b`.
     """
-    same_key = (
-        f"SELECT b.id FROM {_JOBS} b WHERE b.board = :board AND b.queue = :queue"
-        f" AND b.fair_key = {of}.fair_key AND b.{turns.READY.replace(' AND ', ' AND b.')}"
-        f"{condition}"
-    )
-    # The order makes PostgreSQL use the index even without statistics; MariaDB would find no rows.
-    exists, end = "", "ORDER BY b.priority, b.id LIMIT 1) IS NOT NULL"
-    if dialect == dialects.MYSQL:
-        exists, end = "EXISTS ", ")"
-    # Two conditions, as each uses the index.
+    in_queue = f"FROM {_JOBS} b WHERE b.board = :board AND b.queue = :queue"
+    ready = f"b.{turns.READY.replace(' AND ', ' AND b.')}{condition} AND b.fair_key"
+    if dialect == dialects.MYSQL:  # Two conditions, as each uses the index.
+        exists = f"EXISTS (SELECT b.id {in_queue} AND {ready} = {of}.fair_key AND b.priority"
+        return f"({exists} < {of}.priority) OR {exists} = {of}.priority AND b.id < {of}.id))"
+    # The first job of the key. With "=", PostgreSQL may search it in an index without keys.
     return (
-        f"({exists}({same_key} AND b.priority < {of}.priority {end} OR"
-        f" {exists}({same_key} AND b.priority = {of}.priority AND b.id < {of}.id {end})"
+        f"COALESCE((SELECT (b.priority, b.id) < ({of}.priority, {of}.id) {in_queue}"
+        f" AND {ready} BETWEEN {of}.fair_key AND {of}.fair_key"
+        " ORDER BY b.fair_key, b.priority, b.id LIMIT 1), 1 = 0)"
     )
 
 
