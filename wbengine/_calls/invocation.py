@@ -264,9 +264,9 @@ class TaskExecutor(abc.ABC):
     keeps_times: bool = False
 
     def for_engine(self) -> TaskExecutor:
-        """Return the executor for an engine: this one, or one that knows the calls of this engine.
+        """Return the executor that an engine uses: this one, or a new one for its calls only.
 
-        The engines of child flows are given the executor of their parent.
+        The engine of a child flow has the same option `executor` as the engine of its parent.
         """
         return self
 

@@ -75,7 +75,7 @@ class JobTurns:
         claim = f"UPDATE {jobs} SET owner = :who, claims = claims + 1, updated = {now}"
         heads = f"{self._heads} ORDER BY turn, id LIMIT {{limit}} FOR UPDATE SKIP LOCKED"
         no_head = "id NOT IN (SELECT id FROM heads)"
-        # Another process is claiming an earlier job that is no head.
+        # A job with a lower turn is no head only if another process is claiming it.
         later = f" AND b.{no_head} AND b.turn > heads.turn"
         has_others = (
             f"(SELECT id FROM {_JOBS} WHERE {in_queue} AND {turns.READY} AND {no_head}"
@@ -346,15 +346,17 @@ def _preceded(dialect: str, of: str, condition: str = "") -> str:
     :param of: the table of the row.
     :param condition: a further condition for the other job, whose table is `b`.
     """
-    in_queue = f"FROM {_JOBS} b WHERE b.board = :board AND b.queue = :queue"
-    ready = f"b.{turns.READY.replace(' AND ', ' AND b.')}{condition} AND b.fair_key"
+    ready = (
+        f"FROM {_JOBS} b WHERE b.board = :board AND b.queue = :queue"
+        f" AND b.{turns.READY.replace(' AND ', ' AND b.')}{condition}"
+    )
     if dialect == dialects.MYSQL:  # Two conditions, as each uses the index.
-        exists = f"EXISTS (SELECT b.id {in_queue} AND {ready} = {of}.fair_key AND b.priority"
+        exists = f"EXISTS (SELECT b.id {ready} AND b.fair_key = {of}.fair_key AND b.priority"
         return f"({exists} < {of}.priority) OR {exists} = {of}.priority AND b.id < {of}.id))"
     # The first job of the key. With "=", PostgreSQL may search it in an index without keys.
     return (
-        f"COALESCE((SELECT (b.priority, b.id) < ({of}.priority, {of}.id) {in_queue}"
-        f" AND {ready} BETWEEN {of}.fair_key AND {of}.fair_key"
+        f"COALESCE((SELECT (b.priority, b.id) < ({of}.priority, {of}.id) {ready}"
+        f" AND b.fair_key BETWEEN {of}.fair_key AND {of}.fair_key"
         " ORDER BY b.fair_key, b.priority, b.id LIMIT 1), 1 = 0)"
     )
 
