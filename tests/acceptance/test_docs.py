@@ -41,7 +41,9 @@ def guide() -> Iterator[Any]:
         if page != INSTALLING and pages.blocks(page):
             name = str(page.relative_to(SOURCE).with_suffix(""))
             quick = page == TUTORIAL or changes.is_recent(page)
-            yield pytest.param(page, id=name, marks=() if quick else pytest.mark.slow)
+            yield pytest.param(
+                page, id=name, marks=pytest.mark.every_commit if quick else pytest.mark.slow
+            )
 
 
 def built(folder: Path, *options: str) -> Path:

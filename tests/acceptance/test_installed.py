@@ -27,7 +27,8 @@ DECISIVE = (README, workers.REPOSITORY / "setup.cfg", Path(__file__))
 
 
 def slow_unless_changed(test: Callable[..., None]) -> Callable[..., None]:
-    return test if any(map(changes.is_recent, DECISIVE)) else SLOW(test)
+    decisive = any(map(changes.is_recent, DECISIVE))
+    return pytest.mark.every_commit(test) if decisive else SLOW(test)
 
 
 def shown(page: Path) -> list[pages.Block]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import subprocess
 from pathlib import Path
 
@@ -27,3 +28,11 @@ def changed() -> frozenset[Path] | None:
     if any(each.returncode for each in ended):
         return None
     return frozenset(REPOSITORY / name for each in ended for name in each.stdout.splitlines())
+
+
+@functools.cache
+def added_tests() -> frozenset[str]:
+    """Return the names of the test functions that the latest commits added."""
+    log = ("log", f"-{RECENT_COMMITS}", "--patch", "--unified=0", "--format=")
+    ended = subprocess.run(["git", "-C", str(REPOSITORY), *log], capture_output=True, text=True)
+    return frozenset(re.findall(r"^\+\s*(?:async )?def (test_\w+)", ended.stdout, re.MULTILINE))

@@ -1,4 +1,4 @@
-"""Slow tests: the share that each commit runs, and the parts and the order in which all run."""
+"""The tests that each commit runs, and the parts and the order in which all tests run."""
 
 from __future__ import annotations
 
@@ -7,15 +7,28 @@ import hashlib
 import os
 import re
 import time
+from collections import defaultdict
 from collections.abc import Generator, Sequence
 from typing import Any
 
 import pytest
 
-from tests.support import tally
+from tests.support import changes, tally
 
-#: Each commit runs one of this many shares.
+#: Each commit runs one of this many shares of the slow tests.
 SHARES = 20
+#: Folders with tests that start stores, brokers, sites or processes.
+SAMPLED = tuple(
+    f"tests/{folder}/"
+    for folder in (
+        "acceptance", "browser", "celery", "cli", "client", "contract", "dashboard", "integration",
+        "integrations", "interop", "report", "telemetry", "terminal", "testing",
+    )
+)  # fmt: skip
+#: Each commit runs one of this many samples of these tests.
+SAMPLES = 8
+#: Of a test with at least this many cases, each sample contains one.
+MANY_CASES = 3
 #: Tests with at least this limit in seconds are the longest ones.
 LONGEST = 1200
 #: No test of a share starts in a process of the tests that has spent this time on the share.
@@ -31,6 +44,19 @@ def selected(names: Sequence[str], commit: str) -> list[str]:
     """Return the names of the share of this commit."""
     chosen = share(commit)
     return [name for name in names if share(name) == chosen]
+
+
+def sampled(names: Sequence[str], commit: str) -> set[str]:
+    """Return the names of the sample of this commit."""
+    cases: dict[str, list[str]] = defaultdict(list)
+    for name in names:
+        cases[name.partition("[")[0]].append(name)
+    chosen = share(commit, SAMPLES)
+    sample = {name for name in names if share(name, SAMPLES) == chosen}
+    for group in cases.values():
+        if len(group) >= MANY_CASES and sample.isdisjoint(group):
+            sample.add(group[share(commit, len(group))])
+    return sample
 
 
 def longest_first(items: Sequence[Any], longest: Sequence[Any], processes: int) -> list[Any]:
@@ -91,9 +117,10 @@ def _limit(item: pytest.Item) -> float:
 
 
 class Share:
-    """Plug-in that leaves out the slow tests, except the share of a commit.
+    """Plug-in that selects the tests of a commit.
 
-    Tests with `slow(long=True)` belong to no share.
+    These are its share of the slow tests, its sample, tests that were added recently, and all tests
+    of other folders than `SAMPLED`. Tests with `slow(long=True)` belong to no share.
     """
 
     def __init__(self, commit: str) -> None:
@@ -104,13 +131,18 @@ class Share:
     def pytest_collection_modifyitems(
         self, config: pytest.Config, items: list[pytest.Item]
     ) -> None:
-        slow = [item for item in items if item.get_closest_marker("slow")]
-        names = [item.nodeid for item in slow if not _is_long(item)]
-        chosen = set(selected(names, self._commit))
-        left_out = [item for item in slow if item.nodeid not in chosen]
-        config.hook.pytest_deselected(items=left_out)
-        names_left_out = {item.nodeid for item in left_out}
-        items[:] = [item for item in items if item.nodeid not in names_left_out]
+        slow = {item.nodeid: item for item in items if item.get_closest_marker("slow")}
+        shared = [name for name, item in slow.items() if not _is_long(item)]
+        cases = [
+            item.nodeid
+            for item in items
+            if item.nodeid.startswith(SAMPLED) and item.nodeid not in slow and not _is_fixed(item)
+        ]
+        left_out = slow.keys() - set(selected(shared, self._commit))
+        left_out |= set(cases) - sampled(cases, self._commit)
+        tally.waiting |= left_out
+        config.hook.pytest_deselected(items=[item for item in items if item.nodeid in left_out])
+        items[:] = [item for item in items if item.nodeid not in left_out]
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
@@ -124,6 +156,12 @@ class Share:
             return (yield)
         finally:
             self._left -= time.monotonic() - started
+
+
+def _is_fixed(item: pytest.Item) -> bool:
+    """Return whether each commit runs this test."""
+    added = item.name.partition("[")[0] in changes.added_tests()
+    return added or item.get_closest_marker("every_commit") is not None
 
 
 def _is_long(item: pytest.Item) -> bool:

@@ -11,7 +11,7 @@ ledgers: dict[str, str] = {}
 brokers: dict[str, str] = {}
 #: (flow, kind of engine) of all runs of the contract of flows with the expected result.
 flows: set[tuple[str, str]] = set()
-#: Tests with the marker slow that were deselected.
+#: Tests with the marker slow, and cases outside of the sample of a commit, that were deselected.
 waiting: set[str] = set()
 #: Tests with the marker slow that the share of a commit contains.
 shared: set[str] = set()
@@ -59,7 +59,7 @@ def lines() -> list[str]:
     if shared:
         summary.append(f"slow, and in the share of this commit: {len(shared)} tests")
     if waiting:
-        summary.append(f"slow, and left out: {len(waiting)} tests")
+        summary.append(f"left out, slow or outside of the sample: {len(waiting)} tests")
     return summary
 
 

@@ -34,7 +34,7 @@ def test_tally_combines_reports_of_several_processes(monkeypatch: pytest.MonkeyP
         "brokers: redis (7.0)",
         "contract of flows: 2 flows x 2 kinds (serial, kept), 3 runs as expected",
         "slow, and in the share of this commit: 2 tests",
-        "slow, and left out: 2 tests",
+        "left out, slow or outside of the sample: 2 tests",
     ]
     assert tally.waiting_by_folder() == {"unit": 1, "cli": 1}
     assert json.loads(json.dumps(tally.export()))["flows"] == [

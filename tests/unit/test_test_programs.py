@@ -113,6 +113,16 @@ def test_each_slow_test_belongs_to_the_share_of_some_commit() -> None:
     assert all(len(share) < 60 for share in shares)
 
 
+def test_each_case_belongs_to_some_sample_and_each_sample_has_a_case_of_a_large_test() -> None:
+    sizes = {"tests/test_one": 1, "tests/test_two": 2, "tests/test_many": 90}
+    names = [f"{test}[{case}]" for test, count in sizes.items() for case in range(count)]
+    samples = [nightly.sampled(names, f"commit {number}") for number in range(40)]
+    assert set().union(*samples) == set(names)
+    for sample in samples:
+        assert any(name.startswith("tests/test_many[") for name in sample)
+        assert len(sample) < 30
+
+
 def test_each_test_belongs_to_one_part_and_longest_tests_are_distributed() -> None:
     names = [f"tests/test_{number}" for number in range(400)]
     longest = names[::40]
@@ -152,3 +162,25 @@ def test_files_of_latest_commits_and_of_the_working_tree_are_recent(
     (tmp_path / "f0").write_text("changed")
     (tmp_path / "new").touch()
     assert changed() == {tmp_path / name for name in ("f0", *names[2:], "new")}
+
+
+def test_test_functions_of_latest_commits_are_added_tests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = ("-c", "user.name=a", "-c", "user.email=a@example.org")
+
+    def commit(text: str) -> None:
+        (tmp_path / "tests" / "test_a.py").write_text(text)
+        for words in (["add", "tests"], [*settings, "commit", "--allow-empty", "-m", "a"]):
+            subprocess.run(["git", *words], cwd=tmp_path, check=True, capture_output=True)
+
+    monkeypatch.setattr(changes, "REPOSITORY", tmp_path)
+    added = changes.added_tests.__wrapped__
+    assert added() == frozenset(), "outside a repository"
+    subprocess.run(["git", "init"], cwd=tmp_path, check=True, capture_output=True)
+    (tmp_path / "tests").mkdir()
+    commit("def test_old(): ...\n")
+    commit("def test_old(): ...\ndef test_new(): ...\nasync def test_async(): ...\n")
+    for _ in range(changes.RECENT_COMMITS - 1):
+        commit("class TestA:\n    def test_method(): ...\n")
+    assert added() == {"test_new", "test_async", "test_method"}
