@@ -103,12 +103,18 @@ class All:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        longest = [item.nodeid for item in items if _limit(item) >= LONGEST]
-        names = part([item.nodeid for item in items], longest, self._number, self._parts)
-        items[:] = [item for item in items if item.nodeid in names]
-        longest_items = [item for item in items if _limit(item) >= LONGEST]
+        longest = [item for item in items if _limit(item) >= LONGEST]
+        names = part(
+            [item.nodeid for item in items],
+            [item.nodeid for item in longest],
+            self._number,
+            self._parts,
+        )
+        chosen, longest = [
+            [item for item in group if item.nodeid in names] for group in (items, longest)
+        ]
         processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-        items[:] = longest_first(items, longest_items, processes)
+        items[:] = longest_first(chosen, longest, processes)
 
 
 def _limit(item: pytest.Item) -> float:
