@@ -1,4 +1,4 @@
-"""Counterparts of TaskFlow's modules and names, and the guide's list of missing ones."""
+"""Counterparts of TaskFlow's modules, names and calls, and the guide's list of missing ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import pkgutil
 import re
 import types
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -59,6 +60,19 @@ test utils.banner utils.eventlet_utils utils.iter_utils utils.kombu_utils utils.
 """
 MISSING = _MISSING.split()
 
+#: Modules, classes and functions, with their members, that have other parameters or defaults, or
+#: no signature.
+_OTHER_PARAMETERS = """
+conductors.backends.impl_blocking conductors.backends.impl_executor
+conductors.backends.impl_nonblocking engines.worker_based.endpoint.Endpoint.execute
+engines.worker_based.endpoint.Endpoint.revert engines.worker_based.server
+exceptions.NotImplementedError jobs.backends.impl_etcd.EtcdJob jobs.backends.impl_redis
+jobs.backends.impl_zookeeper jobs.base patterns.graph_flow.TargetedFlow
+persistence.backends.impl_sqlalchemy persistence.models persistence.path_based retry.Retry
+types.graph.OrderedDiGraph types.graph.OrderedGraph utils.threading_utils.get_ident
+"""
+OTHER_PARAMETERS = _OTHER_PARAMETERS.split()
+
 GUIDE = imports.ROOT / "doc" / "source" / "explanation" / "differences_from_taskflow.rst"
 
 
@@ -69,11 +83,15 @@ def has_twin(module: str) -> bool:
         return False
 
 
-def is_missing(module: str) -> bool:
-    return any(module == each or module.startswith(f"{each}.") for each in MISSING)
+def is_in(name: str, roots: list[str]) -> bool:
+    """Return whether a dotted name is one of these names, or is inside one of them."""
+    return any(name == each or name.startswith(f"{each}.") for each in roots)
 
 
-@pytest.mark.parametrize("module", [module for module in MODULES if not is_missing(module)])
+COUNTERPARTS = [module for module in MODULES if not is_in(module, MISSING)]
+
+
+@pytest.mark.parametrize("module", COUNTERPARTS)
 def test_module_of_taskflow_has_counterpart(module: str) -> None:
     assert has_twin(module)
     importlib.import_module(f"wbengine.{module}")
@@ -94,7 +112,7 @@ def test_module_with_two_names_is_one_object() -> None:
 
 
 def test_modules_listed_as_missing_do_not_exist() -> None:
-    assert [module for module in MODULES if is_missing(module) and has_twin(module)] == []
+    assert [module for module in MODULES if is_in(module, MISSING) and has_twin(module)] == []
     assert [module for module in MISSING if module not in MODULES] == []
 
 
@@ -119,15 +137,95 @@ def lacks(module: object, name: tuple[str, ...]) -> bool:
     return module is not None and not hasattr(module, name[-1])
 
 
-@pytest.mark.parametrize("module", [module for module in MODULES if not is_missing(module)])
-def test_name_of_taskflow_exists_or_is_in_guide(module: str) -> None:
+def twins(module: str) -> tuple[types.ModuleType, types.ModuleType]:
+    """Return a module of TaskFlow and its counterpart."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # TaskFlow imports deprecated modules
         theirs = importlib.import_module(f"taskflow.{module}")
-    ours = importlib.import_module(f"wbengine.{module}")
+    return theirs, importlib.import_module(f"wbengine.{module}")
+
+
+@pytest.mark.parametrize("module", COUNTERPARTS)
+def test_name_of_taskflow_exists_or_is_in_guide(module: str) -> None:
+    theirs, ours = twins(module)
     told = set(re.findall(r"\w+", GUIDE.read_text(encoding="utf-8")))
     missing = [name for name in names_of(theirs) if lacks(ours, name)]
     assert [".".join(name) for name in missing if not told.intersection(name[-1:])] == []
+
+
+_POSITIONAL = inspect.Parameter.POSITIONAL_OR_KEYWORD
+_PLAIN = (bool, int, float, str, tuple, type(None))
+
+
+def mismatch(ours: Callable[..., Any], theirs: Callable[..., Any]) -> str | None:
+    """Return why a call that TaskFlow accepts fails or has another default, or None.
+
+    More parameters are allowed if they have defaults. Only plain defaults are compared.
+    """
+    parameters, required = inspect.signature(ours).parameters, inspect.Parameter.empty
+    positional = [each.name for each in parameters.values() if each.kind is _POSITIONAL]
+    expected = inspect.signature(theirs).parameters.values()
+    defaults = {each.name: each.default for each in expected if each.kind is _POSITIONAL}
+    if positional[: len(defaults)] != list(defaults):
+        return f"takes {positional}, not {list(defaults)}"
+    for name, default in defaults.items():
+        own = parameters[name].default
+        if isinstance(default, str):
+            default = default.replace("taskflow", "wbengine", 1)
+        if default is not required and own is required:
+            return f"{name} has no default"
+        if isinstance(default, _PLAIN) and own != default:
+            return f"the default of {name} is {own!r}, not {default!r}"
+    for name, each in parameters.items():
+        more = name not in defaults and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
+        if more and each.default is required:
+            return f"{name} must be given"
+    return None
+
+
+def value_of(module: Any, name: tuple[str, ...]) -> Any:
+    """Return a value of a module or of its classes, or None."""
+    for part in name:
+        module = getattr(module, part, None)
+    return module
+
+
+@pytest.mark.parametrize("module", COUNTERPARTS)
+def test_calls_of_taskflow_are_accepted(module: str) -> None:
+    theirs, ours = twins(module)
+    found = {}
+    for name in names_of(theirs):
+        pair = value_of(ours, name), value_of(theirs, name)
+        if all(map(callable, pair)) and not is_in(".".join((module, *name)), OTHER_PARAMETERS):
+            found[name] = mismatch(*pair)
+    assert {name: reason for name, reason in found.items() if reason} == {}
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        (lambda a, b=1: None, None),
+        (lambda a, b=1, c=2, *, d=3, **more: None, None),
+        (lambda b, a=1: None, "takes"),
+        (lambda a: None, "takes"),
+        (lambda a, *, b=1: None, "takes"),
+        (lambda a, b: None, "b has no default"),
+        (lambda a, b=2: None, "default of b"),
+        (lambda a=0, b=1: None, None),
+        (lambda a, b=1, *, c: None, "c must be given"),
+    ],
+)
+def test_signature_mismatch_is_found(function: Any, reason: str | None) -> None:
+    found = mismatch(function, lambda a, b=1: None)
+    assert found is None if reason is None else reason in str(found)
+
+
+@pytest.mark.parametrize(
+    "name", ["Notify.TYPE", "Notify.SENDER_SCHEMA", "Request.TYPE", "Response.TYPE"]
+)
+def test_constant_of_messages_equals_that_of_taskflow(name: str) -> None:
+    theirs, ours = twins("engines.worker_based.protocol")
+    assert value_of(ours, tuple(name.split("."))) == value_of(theirs, tuple(name.split(".")))
 
 
 def untold(guide: pathlib.Path) -> list[str]:
