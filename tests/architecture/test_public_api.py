@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
-import enum
 import pathlib
 from collections.abc import Iterator
 
@@ -45,72 +43,9 @@ def test_removed_and_changed_entries_are_shown() -> None:
     assert changes == ["-function a.f(x)", "-function a.g()", "+function a.f(x, y=1)"]
 
 
-class _Hidden(ValueError):
-    def inherited(self) -> None: ...
-
-
-class Base(_Hidden):
-    pass
-
-
-class Shown(Base):
-    kind: str = "a"
-
-    def __init__(self, size: int, *, kind: str = "b", factory: object = object()) -> None:
-        self.size = size
-        self._secret = 0
-
-    @classmethod
-    def of(cls, text: str = "x") -> None: ...
-
-    @property
-    def value(self) -> int:
-        return self.size
-
-
-@dataclasses.dataclass
-class Data:
-    number: int
-    names: list[str] = dataclasses.field(default_factory=list)
-
-
-class Color(enum.Enum):
-    RED = 1
-
-
-@pytest.mark.parametrize(
-    ("cls", "members", "expected"),
-    [
-        (Base, "", ["class m.Base of ValueError"]),
-        (
-            Shown,
-            "kind size value inherited of",
-            [
-                "class m.Shown(size, *, kind='b', factory=...) of m.Base",
-                "attribute m.Shown.kind",
-                "attribute m.Shown.size",
-                "attribute m.Shown.value",
-                "method m.Shown.inherited()",
-                "method m.Shown.of(text='x')",
-            ],
-        ),
-        (Data, "", ["class m.Data(number, names=...)"]),
-        (Color, "RED", ["class m.Color", "attribute m.Color.RED"]),
-    ],
-)
-def test_class_is_listed_with_its_documented_members(
-    cls: type, members: str, expected: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(public_api, "is_ours", lambda owner: owner.__module__ == __name__)
-    tree = public_api.parse(__file__)
-    monkeypatch.setattr(public_api, "tree", lambda module: tree)
-    name = f"m.{cls.__name__}"
-    assert [*public_api.class_entries(name, cls, members.split(), {Base: "m.Base"})] == expected
-
-
 def test_documented_member_that_does_not_exist_is_an_error() -> None:
     with pytest.raises(AttributeError, match="has no member 'GREEN'"):
-        list(public_api.class_entries("m.Color", Color, ["GREEN"], {}))
+        list(public_api.class_entries("m.Page", pathlib.Path, ["GREEN"], {}))
 
 
 @pytest.fixture
@@ -119,16 +54,6 @@ def page(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[pa
     public_api.documented.cache_clear()
     yield tmp_path / "page.rst"
     public_api.documented.cache_clear()
-
-
-def test_names_and_members_are_read_from_directives(page: pathlib.Path) -> None:
-    page.write_text(
-        ".. automodule:: m\n\nSee :class:`m.C`.\n\n"
-        ".. autoclass:: m.C\n   :no-index-entry:\n   :members: one, two,\n      three\n\n"
-        ".. autofunction:: m.f\n",
-        encoding="utf-8",
-    )
-    assert public_api.documented() == {"m": (), "m.C": ("one", "two", "three"), "m.f": ()}
 
 
 @pytest.mark.parametrize(
