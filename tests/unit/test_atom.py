@@ -99,41 +99,29 @@ def bound(words):
     return {word.partition("=")[0]: word.rpartition("=")[2] for word in words.split()}
 
 
+EXECUTE_SIGNATURES = {
+    "plain": ("a, b, c=3, *, d, e=5", {}, "a b c d e", "abd", "ce"),
+    "varargs": ("*args, **kwargs", {}, "", "", ""),
+    "positional-self": ("/, a", {}, "a", "a", ""),
+    "requires-in-kwargs": ("a, **kwargs", {"requires": ["b", "c"]}, "a b c", "abc", ""),
+    "requires-str": ("a=1", {"requires": "a"}, "a", "a", ""),
+    "requires-keys": ("a=1", {"requires": {"a": 1}.keys()}, "a", "a", ""),
+    "no-extract": ("a=1", {"auto_extract": False}, "", "", ""),
+    "only-requires": ("a, b", {"auto_extract": False, "requires": ["a", "b"]}, "a b", "ab", ""),
+    "rebind-dict": ("a, b, c=1, d=2", {"rebind": {"a": "s", "c": "t"}}, "a=s b c=t d", "sbt", "d"),
+    "rebind-short-list": ("a, b, c=1", {"rebind": ["s"]}, "a=s b c", "sb", "c"),
+    "rebind-tuple": ("a, b, c=1", {"rebind": ("s", "t")}, "a=s b=t c", "st", "c"),
+    "rebind-list-in-kwargs": ("a, **kwargs", {"rebind": ["s", "t", "u"]}, "a=s t u", "stu", ""),
+    # Injected values need no provider, but are passed.
+    "inject": ("a, b, c=1", {"rebind": {"a": "s"}, "inject": {"s": 1, "c": 2}}, "a=s b c", "b", ""),
+    "ignore-list": ("a, b, c=1", {"ignore_list": ["b", "c"]}, "a", "a", ""),
+}
+
+
 @pytest.mark.parametrize(
     ("parameters", "options", "rebind", "requires", "optional"),
-    [
-        ("a, b, c=3, *, d, e=5", {}, "a b c d e", "abd", "ce"),
-        ("*args, **kwargs", {}, "", "", ""),
-        ("/, a", {}, "a", "a", ""),
-        ("a, **kwargs", {"requires": ["b", "c"]}, "a b c", "abc", ""),
-        ("a=1", {"requires": "a"}, "a", "a", ""),
-        ("a=1", {"requires": {"a": 1}.keys()}, "a", "a", ""),
-        ("a=1", {"auto_extract": False}, "", "", ""),
-        ("a, b", {"auto_extract": False, "requires": ["a", "b"]}, "a b", "ab", ""),
-        ("a, b, c=1, d=2", {"rebind": {"a": "s", "c": "t"}}, "a=s b c=t d", "sbt", "d"),
-        ("a, b, c=1", {"rebind": ["s"]}, "a=s b c", "sb", "c"),
-        ("a, b, c=1", {"rebind": ("s", "t")}, "a=s b=t c", "st", "c"),
-        ("a, **kwargs", {"rebind": ["s", "t", "u"]}, "a=s t u", "stu", ""),
-        # Injected values need no provider, but are passed.
-        ("a, b, c=1", {"rebind": {"a": "s"}, "inject": {"s": 1, "c": 2}}, "a=s b c", "b", ""),
-        ("a, b, c=1", {"ignore_list": ["b", "c"]}, "a", "a", ""),
-    ],
-    ids=[
-        "plain",
-        "varargs",
-        "positional-self",
-        "requires-in-kwargs",
-        "requires-str",
-        "requires-keys",
-        "no-extract",
-        "no-extract-requires",
-        "rebind-dict",
-        "rebind-short-list",
-        "rebind-tuple",
-        "rebind-list-in-kwargs",
-        "inject",
-        "ignore-list",
-    ],
+    EXECUTE_SIGNATURES.values(),
+    ids=EXECUTE_SIGNATURES,
 )
 def test_execute_signature_defines_requires_and_optional(
     parameters, options, rebind, requires, optional
@@ -348,29 +336,19 @@ class Called:
     async def of_class(cls, a=None): ...
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        coroutine,
-        Called(),
-        Called().method,
-        Called.of_class,
-        functools.partial(coroutine, b=1),
-        functools.partial(functools.partial(Called().method), a=1),
-        functools.partial(Called()),
-        mock.AsyncMock(),
-    ],
-    ids=[
-        "function",
-        "instance",
-        "method",
-        "classmethod",
-        "partial",
-        "nested-partial",
-        "partial-instance",
-        "async-mock",
-    ],
-)
+ASYNC_CALLABLES = {
+    "function": coroutine,
+    "instance": Called(),
+    "method": Called().method,
+    "classmethod": Called.of_class,
+    "partial": functools.partial(coroutine, b=1),
+    "nested-partial": functools.partial(functools.partial(Called().method), a=1),
+    "partial-instance": functools.partial(Called()),
+    "async-mock": mock.AsyncMock(),
+}
+
+
+@pytest.mark.parametrize("body", ASYNC_CALLABLES.values(), ids=ASYNC_CALLABLES)
 def test_async_callables_of_all_kinds_are_detected(body):
     """The signature decides. It is inspected once for each function."""
     assert binding.signature_of(body).is_async

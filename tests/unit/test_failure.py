@@ -831,41 +831,31 @@ def test_from_dict_refuses_other_versions():
         Failure.from_dict({key: value for key, value in SEED.items() if key != "version"})
 
 
-@pytest.mark.parametrize(
-    ("change", "where"),
-    [
-        ({"exception_str": 3}, r"failure\['exception_str'\]"),
-        ({"exc_type_names": []}, r"failure\['exc_type_names'\]"),
-        ({"exc_type_names": ["Exception", "Fake"]}, "must end in"),
-        ({"exc_type_names": "Exception"}, "exc_type_names"),
-        ({"causes": [{}]}, r"failure\['causes'\]\[0\]"),
-        ({"causes": [SEED, {**SEED, "version": "1"}]}, r"\['causes'\]\[1\]\['version'\]"),
-        ({"causes": {}}, "causes"),
-        ({"exc_args": {}}, "exc_args"),
-        ({"exc_attributes": []}, "exc_attributes"),
-        ({"exc_attributes": {"errno": [2]}}, "exc_attributes"),
-        ({"notes": "note"}, "notes"),
-        ({"members": [SEED, {}]}, r"failure\['members'\]\[1\]"),
-        ({"members": [{**SEED, "causes": [{}]}]}, r"\['members'\]\[0\]\['causes'\]\[0\]"),
-        ({"has_implicit_cause": 1}, "has_implicit_cause"),
-    ],
-    ids=[
-        "message",
-        "no-types",
-        "unknown-base",
-        "types-str",
-        "empty-cause",
-        "version-of-cause",
-        "causes-dict",
-        "args-dict",
-        "attributes-list",
-        "attribute-list",
-        "notes-str",
-        "empty-member",
-        "empty-cause-of-member",
-        "implicit-int",
-    ],
-)
+INVALID_FIELDS = {
+    "message": ({"exception_str": 3}, r"failure\['exception_str'\]"),
+    "no-types": ({"exc_type_names": []}, r"failure\['exc_type_names'\]"),
+    "unknown-base": ({"exc_type_names": ["Exception", "Fake"]}, "must end in"),
+    "types-str": ({"exc_type_names": "Exception"}, "exc_type_names"),
+    "empty-cause": ({"causes": [{}]}, r"failure\['causes'\]\[0\]"),
+    "version-of-cause": (
+        {"causes": [SEED, {**SEED, "version": "1"}]},
+        r"\['causes'\]\[1\]\['version'\]",
+    ),
+    "causes-dict": ({"causes": {}}, "causes"),
+    "args-dict": ({"exc_args": {}}, "exc_args"),
+    "attributes-list": ({"exc_attributes": []}, "exc_attributes"),
+    "attribute-list": ({"exc_attributes": {"errno": [2]}}, "exc_attributes"),
+    "notes-str": ({"notes": "note"}, "notes"),
+    "empty-member": ({"members": [SEED, {}]}, r"failure\['members'\]\[1\]"),
+    "empty-cause-of-member": (
+        {"members": [{**SEED, "causes": [{}]}]},
+        r"\['members'\]\[0\]\['causes'\]\[0\]",
+    ),
+    "implicit-int": ({"has_implicit_cause": 1}, "has_implicit_cause"),
+}
+
+
+@pytest.mark.parametrize(("change", "where"), INVALID_FIELDS.values(), ids=INVALID_FIELDS)
 def test_validate_refuses_invalid_fields(change, where):
     with pytest.raises(exceptions.InvalidFormat, match=where):
         Failure.validate({**SEED, **change})

@@ -15,35 +15,23 @@ from wbengine._configuration import named_options, plugins
 from wbengine.persistence import backends, models
 from wbengine.persistence.backends import _memory, _sql
 
+MEMORY_OPTIONS: dict[str, Any] = {
+    "kind": ("memory", {}, True),
+    "kind-colon": ("memory:", {}, True),
+    "uri": ("memory://", {}, True),
+    "uri-false": ("memory://?deep_copy=false", {}, False),
+    "uri-no": ("memory://?deep_copy=NO", {}, False),
+    "dict": ({"connection": "memory"}, {}, True),
+    "dict-off": ({"connection": "memory", "deep_copy": "off"}, {}, False),
+    "dict-uri": ({"connection": "memory://", "deep_copy": False, "path": "/"}, {}, False),
+    "keyword": ("memory", {"deep_copy": False}, False),
+    "dict-over-uri": ({"connection": "memory://?deep_copy=false", "deep_copy": True}, {}, True),
+    "keyword-over-dict": ({"connection": "memory", "deep_copy": True}, {"deep_copy": False}, False),
+}
+
 
 @pytest.mark.parametrize(
-    ("conf", "options", "expected"),
-    [
-        ("memory", {}, True),
-        ("memory:", {}, True),
-        ("memory://", {}, True),
-        ("memory://?deep_copy=false", {}, False),
-        ("memory://?deep_copy=NO", {}, False),
-        ({"connection": "memory"}, {}, True),
-        ({"connection": "memory", "deep_copy": "off"}, {}, False),
-        ({"connection": "memory://", "deep_copy": False, "path": "/"}, {}, False),
-        ("memory", {"deep_copy": False}, False),
-        ({"connection": "memory://?deep_copy=false", "deep_copy": True}, {}, True),
-        ({"connection": "memory", "deep_copy": True}, {"deep_copy": False}, False),
-    ],
-    ids=[
-        "kind",
-        "kind-colon",
-        "uri",
-        "uri-false",
-        "uri-no",
-        "dict",
-        "dict-off",
-        "dict-uri",
-        "keyword",
-        "dict-over-uri",
-        "keyword-over-dict",
-    ],
+    ("conf", "options", "expected"), MEMORY_OPTIONS.values(), ids=MEMORY_OPTIONS
 )
 def test_options_are_read_from_keyword_dict_and_uri(
     conf: Any, options: dict[str, Any], expected: bool
@@ -56,29 +44,28 @@ def test_options_are_read_from_keyword_dict_and_uri(
     assert conf == before
 
 
-@pytest.mark.parametrize(
-    ("conf", "expected"),
-    [
-        ("dir://{path}", 5),
-        ("file://{path}?max_cache_size=7", 5),
-        ({"connection": "dir", "path": "{path}", "max_cache_size": 7, "encoding": "utf-8"}, 5),
-        ({"connection": "dir://{path}", "max_cache_size": "7"}, 5),
-        ("sqlite://{path}/x.db", 5),
-        ("sqlite://{path}/x.db?max_pool_size=7&checkout_ping=no", 7),
-        ({"connection": "sqlite://{path}/x.db", "max_pool_size": 7, "max_retries": "2"}, 7),
-        ({"connection": "sqlite+pysqlite://{path}/x.db?timeout=3", "max_pool_size": "7"}, 7),
-    ],
-    ids=[
-        "dir",
-        "file",
-        "dir-dict",
-        "dir-dict-uri",
-        "sqlite",
-        "sqlite-options",
-        "sqlite-dict",
-        "sqlite-driver",
-    ],
-)
+SQL_OPTIONS: dict[str, Any] = {
+    "dir": ("dir://{path}", 5),
+    "file": ("file://{path}?max_cache_size=7", 5),
+    "dir-dict": (
+        {"connection": "dir", "path": "{path}", "max_cache_size": 7, "encoding": "utf-8"},
+        5,
+    ),
+    "dir-dict-uri": ({"connection": "dir://{path}", "max_cache_size": "7"}, 5),
+    "sqlite": ("sqlite://{path}/x.db", 5),
+    "sqlite-options": ("sqlite://{path}/x.db?max_pool_size=7&checkout_ping=no", 7),
+    "sqlite-dict": (
+        {"connection": "sqlite://{path}/x.db", "max_pool_size": 7, "max_retries": "2"},
+        7,
+    ),
+    "sqlite-driver": (
+        {"connection": "sqlite+pysqlite://{path}/x.db?timeout=3", "max_pool_size": "7"},
+        7,
+    ),
+}
+
+
+@pytest.mark.parametrize(("conf", "expected"), SQL_OPTIONS.values(), ids=SQL_OPTIONS)
 def test_options_of_sql_backends_are_read_from_all_forms(
     conf: Any, expected: int, tmp_path: Path
 ) -> None:

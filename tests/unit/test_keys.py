@@ -83,29 +83,21 @@ def test_new_key_file_is_private_and_overwrites_no_file(path: Path) -> None:
         keys.write(path, keys.new()[keys.ANY])
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"version": 2},
-        {"role": "king"},
-        {"keys": []},
-        {"more": 1},
-        {"role": "engine"},
-        {"keys": [{"id": "a", "algorithm": "none", "role": "any"}]},
-        {"keys": [{"id": "a", "algorithm": "hmac-sha256", "role": "any"}]},
-        {"keys": [{"id": "a", "algorithm": "hmac-sha256", "role": "any", "secret": "A" * 42}]},
-    ],
-    ids=[
-        "unknown-version",
-        "unknown-role",
-        "no-keys",
-        "unknown-field",
-        "role-of-no-key",
-        "unknown-algorithm",
-        "no-secret",
-        "secret-of-wrong-length",
-    ],
-)
+INVALID_CONTENT: dict[str, Any] = {
+    "unknown-version": {"version": 2},
+    "unknown-role": {"role": "king"},
+    "no-keys": {"keys": []},
+    "unknown-field": {"more": 1},
+    "role-of-no-key": {"role": "engine"},
+    "unknown-algorithm": {"keys": [{"id": "a", "algorithm": "none", "role": "any"}]},
+    "no-secret": {"keys": [{"id": "a", "algorithm": "hmac-sha256", "role": "any"}]},
+    "secret-of-wrong-length": {
+        "keys": [{"id": "a", "algorithm": "hmac-sha256", "role": "any", "secret": "A" * 42}]
+    },
+}
+
+
+@pytest.mark.parametrize("change", INVALID_CONTENT.values(), ids=INVALID_CONTENT)
 def test_key_file_with_invalid_content_is_rejected(path: Path, change: dict[str, Any]) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
     with pytest.raises(exc.InvalidFormat, match=r"keys\.json"):

@@ -84,29 +84,19 @@ def test_too_deep_or_malformed_body_is_rejected() -> None:
             plain.parse(body, 100)
 
 
-@pytest.mark.parametrize(
-    "tree",
-    [
-        {"__type__": "no such", "__value__": 1},
-        {"__type__": "datetime", "__value__": "soon"},
-        {"__type__": "uuid", "__value__": {"hexx": "1"}},
-        {"__type__": "decimal", "__value__": "x"},
-        {"__type__": ["bytes"], "__value__": "x"},
-        {"__type__": "bytes", "__value__": None},
-        {"__type__": "base64", "__value__": "?"},
-        {"__type__": "date", "__value__": "2026-01-02", "more": 1},
-    ],
-    ids=[
-        "unknown-type",
-        "invalid-datetime",
-        "invalid-uuid",
-        "invalid-decimal",
-        "type-is-list",
-        "invalid-bytes",
-        "invalid-base64",
-        "additional-field",
-    ],
-)
+INVALID_MARKERS: dict[str, Any] = {
+    "unknown-type": {"__type__": "no such", "__value__": 1},
+    "invalid-datetime": {"__type__": "datetime", "__value__": "soon"},
+    "invalid-uuid": {"__type__": "uuid", "__value__": {"hexx": "1"}},
+    "invalid-decimal": {"__type__": "decimal", "__value__": "x"},
+    "type-is-list": {"__type__": ["bytes"], "__value__": "x"},
+    "invalid-bytes": {"__type__": "bytes", "__value__": None},
+    "invalid-base64": {"__type__": "base64", "__value__": "?"},
+    "additional-field": {"__type__": "date", "__value__": "2026-01-02", "more": 1},
+}
+
+
+@pytest.mark.parametrize("tree", INVALID_MARKERS.values(), ids=INVALID_MARKERS)
 def test_invalid_type_marker_is_unpacked_as_dict(tree: Any) -> None:
     assert plain.unpack([tree]) == [tree]
 
