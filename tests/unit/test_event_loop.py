@@ -1,4 +1,4 @@
-"""Event loop in a separate thread: values, failures, background tasks, and stop."""
+"""Event loop in a separate thread: values, failures, background tasks, interrupts, and stop."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from typing import Any
 import pytest
 
 from tests.support import python
-from tests.support.workers import interrupted
+from tests.support.workers import interrupted, until
 from wbengine import exceptions, time_limits
-from wbengine._concurrency import event_loop
+from wbengine._concurrency import event_loop, interrupts
 from wbengine._concurrency.call import Cancellation
 from wbengine.types import failure as ft
 
 WAIT = 60.0
+SOFT, HARD = exceptions.SoftTimeLimitExceeded, exceptions.TimeLimitExceeded
 
 
 @pytest.fixture
@@ -50,6 +51,35 @@ class Gate:
             self.full.set()
         while not self.opened:
             await asyncio.sleep(0.001)
+
+
+def submitted(
+    loop: event_loop.EventLoop, function: Any, *args: Any, limit: Any = time_limits.UNLIMITED
+) -> queue.SimpleQueue[Any]:
+    """Submit a call. Return the queue that receives its value."""
+    ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    loop.submit(function, args, ended.put, limit)
+    return ended
+
+
+@contextlib.contextmanager
+def blocked(
+    loop: event_loop.EventLoop, done: Callable[[Any], None] = lambda _: None
+) -> Iterator[Any]:
+    """Block the loop by a call. Calls and interrupts of the `with` block arrive in one step."""
+    entered, door = threading.Event(), threading.Event()
+
+    async def blocks() -> str:
+        entered.set()
+        assert door.wait(WAIT)
+        return "held"
+
+    call = loop.submit(blocks, (), done)
+    assert entered.wait(WAIT)
+    try:
+        yield call
+    finally:
+        door.set()
 
 
 async def echo(value: Any) -> Any:
@@ -110,25 +140,15 @@ def test_coroutine_cancelled_before_first_step_ends_as_cancelled(
             if task is not mine:
                 task.cancel()
 
-    ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    holding, held = threading.Event(), threading.Event()
-
-    async def holds() -> None:
-        holding.set()
-        held.wait()  # so that the next two calls begin in one step of the loop
-
-    loop.submit(holds, (), lambda _: None)
-    assert holding.wait(WAIT)
-    loop.submit(cancels, (), lambda _: None)
-    loop.submit(echo, (1,), ended.put)
-    held.set()
+    with blocked(loop):
+        submitted(loop, cancels)
+        ended = submitted(loop, echo, 1)
     assert ended.get(timeout=WAIT).check(asyncio.CancelledError)
 
 
 def test_stop_waits_for_running_calls_and_refuses_new_ones(loop: event_loop.EventLoop) -> None:
     gate = Gate()
-    ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    loop.submit(gate.wait, (), ended.put)
+    ended = submitted(loop, gate.wait)
     gate.full.wait()
     loop.stop(timeout=0)
     with pytest.raises(RuntimeError, match="stopped"):
@@ -142,8 +162,7 @@ def test_stop_waits_for_running_calls_and_refuses_new_ones(loop: event_loop.Even
 
 def test_stop_with_cancel_cancels_running_calls(loop: event_loop.EventLoop) -> None:
     gate = Gate()
-    ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    loop.submit(gate.wait, (), ended.put)
+    ended = submitted(loop, gate.wait)
     gate.full.wait()
     loop.stop(cancel=True)
     assert ended.get_nowait().check(asyncio.CancelledError)
@@ -399,9 +418,8 @@ async def naps(told: list[str]) -> str:
 
 
 def test_soft_limit_does_not_count_as_task_cancellation(loop: event_loop.EventLoop) -> None:
-    ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
     told: list[str] = []
-    loop.submit(naps, (told,), ended.put, time_limits.TimeLimit(0.02, WAIT))
+    ended = submitted(loop, naps, told, limit=time_limits.TimeLimit(0.02, WAIT))
     assert ended.get(timeout=WAIT) == "rested"
     assert told == ["interrupted", "0"]
 
@@ -422,9 +440,8 @@ async def swallows(told: list[str]) -> str:
 
 
 def test_soft_limit_swallowed_by_inner_task_reaches_outer_task(loop: event_loop.EventLoop) -> None:
-    ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
     told: list[str] = []
-    loop.submit(swallows, (told,), ended.put, time_limits.TimeLimit(0.02, None))
+    ended = submitted(loop, swallows, told, limit=time_limits.TimeLimit(0.02, None))
     assert ended.get(timeout=WAIT) == "ended"
     assert told == ["inner ended", "interrupted"]
 
@@ -435,12 +452,11 @@ def test_hard_limit_ends_call_while_loop_is_blocked(
     """The hard limit is reported, and `stop` does not wait for the blocked call."""
     monkeypatch.setattr(event_loop, "_GRACE_SECONDS", 0.1)
     made, door = event_loop.EventLoop("blocked-loop"), threading.Event()
-    ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
     async def blocks() -> None:
         door.wait()
 
-    made.submit(blocks, (), ended.put, time_limits.TimeLimit(None, 0.02))
+    ended = submitted(made, blocks, limit=time_limits.TimeLimit(None, 0.02))
     assert ended.get(timeout=WAIT).check(exceptions.TimeLimitExceeded)
     made.stop()
     assert "event loop 'blocked-loop' is blocked by an abandoned call" in caplog.messages
@@ -453,35 +469,20 @@ def test_cancel_ends_unstarted_call_and_leaves_blocked_call_running(
     loop: event_loop.EventLoop,
 ) -> None:
     ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    begun, door = threading.Event(), threading.Event()
-
-    async def holds() -> str:
-        begun.set()
-        door.wait()
-        return "held"
-
-    first = loop.submit(holds, (), ended.put)
-    begun.wait()
-    second, third = (loop.submit(echo, (n,), ended.put) for n in (2, 3))
-    for _ in range(2):
-        second.cancellation.cancel()
-        first.cancellation.cancel()
-    assert ended.get(timeout=WAIT).check(exceptions.Cancelled)
-    assert (first.cancellation.cancelled, third.cancellation.cancelled) == (True, False)
-    door.set()
+    with blocked(loop, ended.put) as first:
+        second, third = (loop.submit(echo, (n,), ended.put) for n in (2, 3))
+        for _ in range(2):
+            second.cancellation.cancel()
+            first.cancellation.cancel()
+        assert ended.get(timeout=WAIT).check(exceptions.Cancelled)
+        assert (first.cancellation.cancelled, third.cancellation.cancelled) == (True, False)
     assert [ended.get(timeout=WAIT) for _ in range(2)] == ["held", 3]
     assert ended.empty()
 
 
-def test_cancelled_call_with_always_begins_still_starts() -> None:
+def test_cancelled_call_with_always_begins_still_starts(loop: event_loop.EventLoop) -> None:
     """A call that was started elsewhere before must receive the cancellation."""
-    loop, held, ended = event_loop.EventLoop(), threading.Event(), queue.SimpleQueue[Any]()
-    holding = threading.Event()
-    seen: list[str] = []
-
-    async def holds() -> None:
-        holding.set()
-        held.wait(WAIT)
+    ended, seen = queue.SimpleQueue[Any](), list[str]()
 
     async def waits() -> None:
         seen.append("began")
@@ -490,16 +491,12 @@ def test_cancelled_call_with_always_begins_still_starts() -> None:
     def tell(recovered: bool, value: Any) -> None:
         ended.put((recovered, value))
 
-    loop.submit(holds, (), lambda value: None)
-    assert holding.wait(WAIT)  # otherwise the other calls could begin before they are cancelled
-    for recovered in (False, True):
-        call = loop.submit(waits, (), functools.partial(tell, recovered), always_begins=recovered)
-        call.cancellation.cancel()
-    held.set()
-    try:
-        told = dict(ended.get(timeout=WAIT) for _ in range(2))  # in either order
-    finally:
-        loop.stop()
+    with blocked(loop):  # otherwise the other calls could begin before they are cancelled
+        for recovered in (False, True):
+            done = functools.partial(tell, recovered)
+            call = loop.submit(waits, (), done, always_begins=recovered)
+            call.cancellation.cancel()
+    told = dict(ended.get(timeout=WAIT) for _ in range(2))  # in either order
     assert told[False].check(exceptions.Cancelled) and told[True].check(asyncio.CancelledError)
     assert seen == ["began"]
 
@@ -528,3 +525,89 @@ def test_finished_call_is_not_referenced_by_its_cancellation(loop: event_loop.Ev
         assert seen() is None
     finally:
         gc.enable()
+
+
+# Interrupts ---------------------------------------------------------------------------------------
+
+
+class Waiter:
+    """A thread that waits for a coroutine of a loop, in a call with an interrupt."""
+
+    def __init__(self, loop: event_loop.EventLoop) -> None:
+        self.loop = loop
+        self.told: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self.value: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.interrupt: queue.SimpleQueue[interrupts.Interrupt] = queue.SimpleQueue()
+        self.thread = threading.Thread(target=self._serve)
+        self.thread.start()
+
+    def _serve(self) -> None:
+        interrupt = interrupts.Interrupt()
+        self.interrupt.put(interrupt)
+        self.value.put(interrupt.call(self.loop.run, (self._body,)))
+
+    async def _body(self) -> str:
+        try:
+            await asyncio.sleep(3600)
+        except BaseException as error:
+            self.told.put(type(error).__name__)
+        return "cleaned up"
+
+
+def check(waiter: Waiter, kind: type[BaseException]) -> None:
+    """Check the value, and that the coroutine was interrupted at most once."""
+    value = waiter.value.get(timeout=WAIT)
+    waiter.thread.join(WAIT)
+    waiter.loop.stop()
+    told = [waiter.told.get_nowait() for _ in range(waiter.told.qsize())]
+    if kind is SOFT:
+        assert (value, told) == ("cleaned up", ["SoftTimeLimitExceeded"])
+    else:
+        assert isinstance(value, ft.Failure) and value.check(kind)
+        assert told in ([], ["CancelledError"])
+    assert waiter.value.empty()
+
+
+@pytest.mark.parametrize("kind", [SOFT, HARD])
+def test_interrupt_before_first_step_ends_the_call(
+    loop: event_loop.EventLoop, kind: type[Any]
+) -> None:
+    """The loop receives the call and its interruption in one step."""
+    with blocked(loop):
+        waiter = Waiter(loop)
+        interrupt = waiter.interrupt.get(timeout=WAIT)
+        # The call is submitted, but the loop has not read it yet.
+        until(lambda: interrupt.redirected)
+        interrupt.deliver(kind)
+    check(waiter, kind)
+
+
+@pytest.mark.parametrize("cancelled_first", [False, True])
+def test_interrupt_and_cancel_together_are_both_delivered_in_order(
+    loop: event_loop.EventLoop, cancelled_first: bool
+) -> None:
+    """The coroutine receives both, one after the other, in the order of arrival."""
+    waits = threading.Event()
+    told: list[str] = []
+    value: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    async def body() -> int:
+        for seconds in (3600, 1, 0):
+            try:
+                waits.set()
+                await asyncio.sleep(seconds)
+            except BaseException as error:
+                told.append(type(error).__name__)
+        return getattr(asyncio.current_task(), "cancelling", lambda: 1)()
+
+    ticket = loop.submit(body, (), value.put, time_limits.TimeLimit(soft=3600))
+    assert waits.wait(WAIT)
+    with blocked(loop):
+        assert loop._loop is not None
+        if cancelled_first:
+            ticket.cancellation.cancel()
+        loop._loop.call_soon_threadsafe(ticket.interrupt, SOFT())
+        ticket.cancellation.cancel()
+    assert value.get(timeout=WAIT) == 1, "an interruption counts as no cancellation"
+    heard = ["SoftTimeLimitExceeded", "CancelledError"]
+    assert told == (heard[::-1] if cancelled_first else heard)
