@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import threading
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -53,6 +52,10 @@ class Hands(invocation.TaskExecutor):
             value = ft.Failure.from_exception(value)
         done(call, invocation.Outcome(value))
 
+    def run(self, name: str, value: Any = None) -> None:
+        self.start_one(name)
+        self.end(name, value)
+
     def withdraw(self) -> list[invocation.Invocation]:
         taken, self.waiting = self.waiting, {}
         return [call for call, _ in taken.values()]
@@ -84,6 +87,12 @@ class Run(engine_threads.Running):
         engine = self.engine
         return Run(engine.flow, engine.storage.flow_detail, engine.storage.backend)
 
+    def crashed(self) -> Run:
+        """Return another engine for the present records of the store, as after a crash."""
+        storage = self.engine.storage
+        connection = storage.backend.get_connection()
+        return Run(self.engine.flow, connection.get_flow_details(storage.flow_uuid).copy())
+
     @property
     def states(self) -> dict[str, str]:
         storage = self.engine.storage
@@ -97,8 +106,7 @@ def wide() -> Any:
 
 def begun(run: Run) -> Hands:
     """Wait until `a` is done, `b` and `d` run, and `c` waits."""
-    run.hands.start_one("a")
-    run.hands.end("a")
+    run.hands.run("a")
     for name in "bd":
         run.hands.start_one(name)
     until(lambda: "c" in run.hands.waiting)
@@ -127,13 +135,11 @@ def test_cancelled_flow_can_be_run_again() -> None:
         run.engine.cancel()
         hands.end("b", exceptions.Cancelled("stopped"))
         hands.end("d")
-    again = Run(run.engine.flow, run.engine.storage.flow_detail)
-    with again:
+    with run.again() as again:
         begun(again)
         for name in "bd":
             again.hands.end(name)
-        again.hands.start_one("c")
-        again.hands.end("c")
+        again.hands.run("c")
     assert again.error is None and set(again.states.values()) == {"SUCCESS"}
 
 
@@ -161,8 +167,7 @@ def test_cancel_of_task_not_yet_started_prevents_its_start() -> None:
 
 def test_cancel_of_finished_task_has_no_effect() -> None:
     with Run(LINE("f").add(Plain("a"), Plain("b"))) as run:
-        run.hands.start_one("a")
-        run.hands.end("a")
+        run.hands.run("a")
         run.hands.start_one("b")
         run.engine.cancel("a")
         run.hands.end("b")
@@ -199,16 +204,14 @@ def test_cancel_of_subflow_cancels_all_its_tasks(what: str) -> None:
 def test_cancel_rejects_unknown_atoms_and_wrong_types() -> None:
     flow = inside()
     engine = Run(flow).engine
-    with pytest.raises(
-        exceptions.NotFound, match=r"Flow 'f' has no atom or flow 'innr' \(did you mean 'inner'"
+    for atoms, error, text in (
+        (["innr"], exceptions.NotFound, r"Flow 'f' has no atom or flow 'innr' \(did you mean 'inn"),
+        ([LINE("x")], exceptions.NotFound, "has no atom or flow 'x'"),
+        (["b", Plain("x")], exceptions.NotFound, "has no atom or flow 'x'"),
+        ([7], TypeError, "must be tasks, retries, flows or their names, got 7"),
     ):
-        engine.cancel("innr")
-    with pytest.raises(exceptions.NotFound, match="has no atom or flow 'x'"):
-        engine.cancel(LINE("x"))
-    with pytest.raises(exceptions.NotFound, match="has no atom or flow 'x'"):
-        engine.cancel("b", Plain("x"))
-    with pytest.raises(TypeError, match="must be tasks, retries, flows or their names, got 7"):
-        engine.cancel(7)
+        with pytest.raises(error, match=text):
+            engine.cancel(*atoms)
     with pytest.raises(TypeError, match="reason"):
         engine.cancel(reason=7)
     assert engine.cancel("b") is False
@@ -259,8 +262,7 @@ def test_cancel_overrides_decision_of_retry_controller() -> None:
 def test_cancel_during_retry_backoff_ends_the_run() -> None:
     waits = retry.Times(5, "r", backoff=1000)
     with Run(LINE("f", retry=waits).add(Plain("a"))) as run:
-        run.hands.start_one("a")
-        run.hands.end("a", OSError())
+        run.hands.run("a", OSError())
         until(lambda: run.states["r"] == "RETRYING")
         run.engine.cancel("a")  # the task failed and waits for a retry
     assert isinstance(run.error, exceptions.Cancelled)
@@ -283,18 +285,6 @@ def test_cancel_with_never_resolve_reverts_nothing() -> None:
     assert run.states["b"] == "PENDING"
 
 
-class Undone(Plain):
-    """Task whose reversion ends when the test allows it."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self.begun, self.go_on = threading.Event(), threading.Event()
-
-    def revert(self, result: Any, flow_failures: Any) -> None:
-        self.begun.set()
-        assert self.go_on.wait(60)
-
-
 class Boom(task.Task):
     def execute(self) -> None:
         raise ValueError(self.name)
@@ -303,12 +293,13 @@ class Boom(task.Task):
 @pytest.mark.parametrize("kind", ["serial", "parallel"])
 def test_cancel_during_revert_keeps_the_original_failure(kind: str) -> None:
     """A flow that failed before it was cancelled raises that failure."""
-    slow = Undone("a")
+    gate = engine_threads.Gate()
+    slow = task.FunctorTask(lambda: None, revert=lambda **_: gate(), name="a")
     engine = engines.load(LINE("f").add(slow, Boom("b")), engine=kind)
     with engine_threads.Running(engine) as run:
-        assert slow.begun.wait(60)
+        assert gate.inside.wait(60)
         assert engine.cancel() is True
-        slow.go_on.set()
+        gate.let.set()
     assert isinstance(run.error, ValueError) and str(run.error) == "b"
     assert engine.storage.get_flow_state() == states.REVERTED
 
@@ -348,11 +339,7 @@ def test_resume_after_crash_during_cancel_continues_reverting() -> None:
         until(lambda: run.engine.storage.flow_meta)
         hands.end("b", exceptions.Cancelled("stopped"))
         until(lambda: run.states["b"] == "REVERTED")
-        # State of the store at this moment: `d` still runs.
-        kept = run.engine.storage.backend.get_connection().get_flow_details(
-            run.engine.storage.flow_uuid
-        )
-        again = Run(run.engine.flow, kept.copy())
+        again = run.crashed()  # `d` still runs
         hands.end("d")
     with again:
         pass
@@ -375,19 +362,14 @@ def test_cancel_at_resume_reverts_interrupted_task_without_executing() -> None:
     """The task is cancelled before the next engine starts it."""
     with Run(wide(), backend=_memory.MemoryBackend()) as run:
         hands = begun(run)
-        kept = run.engine.storage.backend.get_connection().get_flow_details(
-            run.engine.storage.flow_uuid
-        )
-        again = Run(run.engine.flow, kept.copy())
+        again = run.crashed()
         run.engine.cancel()
         for name in "bd":
             hands.end(name)
     again.engine.notifier.register(states.RUNNING, lambda state, details: again.engine.cancel("b"))
     with again:
-        again.hands.start_one("d")  # not cancelled
-        again.hands.start_one("c")  # not cancelled either
-        for name in "cd":
-            again.hands.end(name)
+        for name in "dc":  # not cancelled
+            again.hands.run(name)
     assert "+b" not in again.hands.submitted and "-b" in again.hands.submitted
     assert again.engine.storage.get_execute_failures()["b"].check(exceptions.Cancelled)
     assert isinstance(again.error, exceptions.Cancelled)
@@ -485,20 +467,15 @@ def test_cancel_between_steps_of_run_iter_reverts(steps: int) -> None:
 
 
 def test_cancel_during_arun_reverts() -> None:
-    began, release = threading.Event(), threading.Event()
-
-    def wait() -> None:
-        began.set()
-        assert release.wait(60)
-
-    waiting = task.FunctorTask(wait, "waits")
+    gate = engine_threads.Gate()
+    waiting = task.FunctorTask(gate, "waits")
     engine = engines.load(LINE("f").add(Plain("a"), waiting, Plain("b")), engine="parallel")
 
     async def main() -> None:
         running = asyncio.ensure_future(engine.arun())
-        await asyncio.to_thread(began.wait, 60)
+        await asyncio.to_thread(gate.inside.wait, 60)
         engine.cancel()
-        release.set()
+        gate.let.set()
         await running
 
     with pytest.raises(exceptions.Cancelled):
@@ -523,8 +500,7 @@ def test_cancel_while_waiting_for_lease_leaves_other_run_alone() -> None:
         assert not second.hands.submitted
         for name in "bd":
             hands.end(name)
-        hands.start_one("c")
-        hands.end("c")
+        hands.run("c")
     assert first.error is None
 
 
@@ -574,10 +550,9 @@ def test_cancel_of_map_cancels_running_items_and_reverts(policy: str, ends: Any)
     run.engine.storage.inject({"items": list(range(9))})
     with run:
         hands = run.hands
-        for n in (0, 1):
+        hands.run("m[0]", 7)
+        for n in (1, 2):
             hands.start_one(f"m[{n}]")
-        hands.end("m[0]", 7)
-        hands.start_one("m[2]")
         until(lambda: "m[3]" in hands.waiting)
         run.engine.cancel("m")
         assert sorted(set(hands.told)) == ["m[1]", "m[2]"]
@@ -609,15 +584,11 @@ def test_cancelled_map_resumes_reverting_without_executing_items(tmp_path: Any) 
     run = Run(mapped(max_in_flight=1), backend=_memory.MemoryBackend())
     run.engine.storage.inject({"items": [1, 2, 3]})
     with run:
-        run.hands.start_one("m[0]")
-        run.hands.end("m[0]", 1)
+        run.hands.run("m[0]", 1)
         run.hands.start_one("m[1]")
         run.engine.cancel()
         until(lambda: run.engine.storage.flow_meta)
-        kept = run.engine.storage.backend.get_connection().get_flow_details(
-            run.engine.storage.flow_uuid
-        )
-        again = Run(mapped(max_in_flight=1), kept.copy())
+        again = run.crashed()
         run.hands.end("m[1]", 2)
     with again:
         pass
@@ -631,14 +602,12 @@ def test_interrupted_item_is_reverted_if_another_one_fails_in_the_next_run() -> 
     with run:
         run.hands.start_one("m[0]")
         run.hands.start_one("m[1]")
-        connection = run.engine.storage.backend.get_connection()
-        kept = connection.get_flow_details(run.engine.storage.flow_uuid).copy()
+        again = run.crashed()
         run.engine.cancel()  # Only the copy of the records continues.
         run.hands.end("m[0]", 1)
         run.hands.end("m[1]", 2)
-    with Run(mapped(max_in_flight=2), kept) as again:
-        again.hands.start_one("m[1]")
-        again.hands.end("m[1]", OSError("no"))
+    with again:
+        again.hands.run("m[1]", OSError("no"))
     assert {"-m[0]", "-m[1]"} <= set(again.hands.submitted)
     assert isinstance(again.error, OSError)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import queue
 import threading
@@ -45,20 +46,36 @@ def process_pool() -> Iterator[futures.ProcessPoolExecutor]:
 
 
 @pytest.fixture(params=["serial", "threads", "processes", "given processes"])
-def executor(request: pytest.FixtureRequest) -> Iterator[invocation.TaskExecutor]:
-    made: invocation.TaskExecutor
-    if request.param == "serial":
-        made = executors.SerialTaskExecutor()
-    elif request.param == "threads":
-        made = executors.ThreadTaskExecutor(max_workers=2)
-    elif request.param == "processes":
-        made = executors.ProcessTaskExecutor(1)
-    else:
-        made = executors.FutureProcessTaskExecutor(request.getfixturevalue("process_pool"))
+def kind(request: pytest.FixtureRequest) -> Any:
+    """Return the class of an executor, with all its arguments but `strict`."""
+    if request.param == "given processes":
+        pool = request.getfixturevalue("process_pool")
+        return functools.partial(executors.FutureProcessTaskExecutor, pool)
+    return {
+        "serial": executors.SerialTaskExecutor,
+        "threads": functools.partial(executors.ThreadTaskExecutor, max_workers=2),
+        "processes": functools.partial(executors.ProcessTaskExecutor, 1),
+    }[request.param]
+
+
+@contextlib.contextmanager
+def started(made: invocation.TaskExecutor) -> Iterator[invocation.TaskExecutor]:
     made.start()
     yield made
     made.stop()
     made.stop()
+
+
+@pytest.fixture
+def executor(kind: Any) -> Iterator[invocation.TaskExecutor]:
+    with started(kind()) as made:
+        yield made
+
+
+@pytest.fixture
+def strict(kind: Any) -> Iterator[invocation.TaskExecutor]:
+    with started(kind(strict=True)) as made:
+        yield made
 
 
 class Ends(queue.SimpleQueue[Any]):
@@ -82,37 +99,33 @@ def one(executor: invocation.TaskExecutor, wanted: invocation.Invocation) -> inv
     return outcome
 
 
-@pytest.mark.parametrize("kind", ["threads", "processes"])
-def test_withdraw_returns_calls_that_have_not_started(kind: str) -> None:
+@pytest.mark.parametrize("sort", ["threads", "coroutines", "processes"])
+def test_withdraw_returns_calls_that_have_not_started(sort: str) -> None:
     """A running call ends as usual; the others are returned in order."""
-    running, leave = threading.Event(), threading.Event()
+    running, leave, ends = threading.Event(), threading.Event(), Ends()
 
-    class Waits(task.Task):
-        def execute(self) -> None:
-            running.set()
-            leave.wait()
-
-    made: Any = executors.ThreadTaskExecutor(max_workers=1)
-    first: task.Task = Waits("w")
-    if kind == "processes":
-        made, first = local_processes(), Echo("w")
-        first.notifier.register("update_progress", lambda *_, **__: None)
-    made.start()
-    ends = Ends()
-
-    def told(event_type: str, details: Any) -> None:
-        # Processes: this blocks the thread of the slot, while its call counts as running.
+    def wait(*_: Any) -> None:
         running.set()
         leave.wait()
 
-    made.submit(call(first, events=told if kind == "processes" else None), ends)
+    async def wait_later() -> None:
+        wait()
+
+    made: Any = executors.ThreadTaskExecutor(max_workers=1)
+    first = call(task.FunctorTask(wait_later if sort == "coroutines" else wait, name="w"))
+    if sort == "processes":
+        # The event blocks the thread of the slot, while its call counts as running.
+        made, first = local_processes(), call(Echo("w"), events=wait)
+        first.task.notifier.register("update_progress", lambda *_, **__: None)
+    made.start()
+    made.submit(first, ends)
     running.wait()
-    rest = [call(Echo(f"e{n}")) for n in range(3)]
+    rest = [call((Fetch if sort == "coroutines" else Echo)(f"t{n}")) for n in range(3)]
     made.submit_many(rest, ends)
     assert made.withdraw() == rest
     assert made.withdraw() == []
     leave.set()
-    assert ends.get(timeout=WAIT)[0].task is first
+    assert ends.get(timeout=WAIT)[0] is first
     made.stop()
     assert ends.empty()
 
@@ -175,28 +188,6 @@ def test_coroutine_returned_by_plain_method_is_awaited(executor: invocation.Task
     assert one(executor, call(made, arguments={"value": 1})).value == 1
 
 
-def test_withdraw_returns_coroutines_that_have_not_started() -> None:
-    made = executors.ThreadTaskExecutor(max_workers=1)
-    made.start()
-    begun, leave, ends = threading.Event(), threading.Event(), Ends()
-
-    async def holds() -> None:
-        begun.set()
-        leave.wait()
-
-    first = call(task.FunctorTask(holds, name="h"))
-    made.submit(first, ends)
-    begun.wait()
-    rest = [call(Fetch(f"f{n}")) for n in range(3)]
-    made.submit_many(rest, ends)
-    assert made.withdraw() == rest
-    assert made.withdraw() == []
-    leave.set()
-    assert ends.get(timeout=WAIT)[0] is first
-    made.stop()
-    assert ends.empty()
-
-
 def test_concurrent_withdraw_loses_no_call() -> None:
     """Each call is either returned by `withdraw` or ends once."""
     made = executors.ThreadTaskExecutor(max_workers=2)
@@ -224,42 +215,25 @@ def test_concurrent_withdraw_loses_no_call() -> None:
 # -- strict --------------------------------------------------------------------------------------
 
 
-@pytest.fixture(params=["serial", "threads", "processes", "given processes"])
-def strict(request: pytest.FixtureRequest) -> Iterator[invocation.TaskExecutor]:
-    made: invocation.TaskExecutor
-    if request.param == "serial":
-        made = executors.SerialTaskExecutor(strict=True)
-    elif request.param == "threads":
-        made = executors.ThreadTaskExecutor(max_workers=1, strict=True)
-    elif request.param == "processes":
-        made = executors.ProcessTaskExecutor(1, strict=True)
-    else:
-        pool = request.getfixturevalue("process_pool")
-        made = executors.FutureProcessTaskExecutor(pool, strict=True)
-    made.start()
-    yield made
-    made.stop()
-
-
-@pytest.mark.parametrize("kind", [Gives, GivesLater])
+@pytest.mark.parametrize("cls", [Gives, GivesLater])
 def test_strict_executor_refuses_unencodable_results(
-    strict: invocation.TaskExecutor, kind: type[task.Task]
+    strict: invocation.TaskExecutor, cls: type[task.Task]
 ) -> None:
     """The message is that of the codec, as on a worker, and `revert` receives the failure."""
     for what in ("object()", "lambda: None", "signal.SIGINT", "type('L', (list,), {})()"):
-        _is_refused(strict, kind, what)
+        _is_refused(strict, cls, what)
 
 
-def _is_refused(strict: invocation.TaskExecutor, kind: type[task.Task], what: str) -> None:
+def _is_refused(strict: invocation.TaskExecutor, cls: type[task.Task], what: str) -> None:
     with pytest.raises(exceptions.NotEncodable) as expected:
         codec.pack(gift(what))
-    failure = one(strict, call(kind("g"), arguments={"what": what})).value
+    failure = one(strict, call(cls("g"), arguments={"what": what})).value
     assert failure.check(exceptions.NotEncodable)
     assert failure.exception_str == str(expected.value)
     assert "result['a'][1]" in failure.exception_str
-    outcome = one(strict, call(kind("g"), "revert", arguments={"what": what}, result=failure))
+    outcome = one(strict, call(cls("g"), "revert", arguments={"what": what}, result=failure))
     assert outcome.value == "undone"
-    refused = one(strict, call(kind("g"), "revert", arguments={"what": what}, result=1)).value
+    refused = one(strict, call(cls("g"), "revert", arguments={"what": what}, result=1)).value
     assert refused.check(exceptions.NotEncodable)
 
 
@@ -297,12 +271,10 @@ class Pauses(task.Task):
         return "rested"
 
 
-@pytest.mark.parametrize("kind", [executors.SerialTaskExecutor, executors.ThreadTaskExecutor])
-def test_executor_can_start_again_after_interrupted_stop(
-    kind: type[invocation.TaskExecutor],
-) -> None:
+@pytest.mark.parametrize("cls", [executors.SerialTaskExecutor, executors.ThreadTaskExecutor])
+def test_executor_can_start_again_after_interrupted_stop(cls: Any) -> None:
     """Unfinished coroutines of the previous loop do not affect the next run."""
-    made = kind()
+    made = cls()
     ends = Ends()
     for step in range(1, 200):
         made.start()

@@ -72,12 +72,27 @@ class Shown:
         for name in names:
             self.tally.atom(name, state, result)
 
+    def keep(self, *records: Any) -> None:
+        """Give the tally the records of these atoms."""
+        self.tally.records = [None] * len(self.tally.plan)
+        for record in records:
+            self.tally.records[self.tally.plan.by_name[record.name]] = record
+
     def rows(self, rows: int = 20) -> list[str]:
         """Return the lines of the tree without its headline."""
         before = len(self.bytes.getvalue())
         self.console.print(self.picture.tree(rows))
         text = self.bytes.getvalue()[before:].decode(self.encoding)
         return [line.rstrip() for line in text.splitlines()[1:]]
+
+
+def tree_of(listener: progress.ProgressListener) -> list[str]:
+    """Return the lines of the tree of a listener."""
+    assert listener._picture is not None
+    console = Console(file=io.StringIO(), width=200)
+    with console.capture() as capture:
+        console.print(listener._picture.tree(20))
+    return capture.get().splitlines()
 
 
 def failure(text: str = "boom") -> ft.Failure:
@@ -134,13 +149,9 @@ def test_error_is_shown_until_the_task_runs_again():
 def test_task_progress_is_shown_as_bar():
     shown = Shown(flow("f", "a", "b"))
     shown.tell(states.RUNNING, "a", "b")
-    records: list[models.AtomDetail | None] = [None] * len(shown.tally.plan)
-    for node in shown.tally.plan.atoms():
-        records[node] = models.TaskDetail(shown.tally.names[node])
-    record = records[shown.tally.plan.by_name["b"]]
-    assert record is not None
+    record = models.TaskDetail("b")
     record.progress = 0.25
-    shown.tally.records = records
+    shown.keep(models.TaskDetail("a"), record)
     rows = shown.rows()
     assert rows[0] == "├── ▶ a  0 s"
     assert rows[1].startswith("└── ▶ b  0 s  ━━━━━") and rows[1].endswith("25%")
@@ -174,11 +185,8 @@ def test_tasks_that_wait_for_a_slot_are_shown_as_queued(
             assert picture is not None
             line = re.compile(r"f: 0 of 3 tasks done, 1 running, 2 queued \(t\d\)")
             until(lambda: line.fullmatch(picture.line()))
-            console = Console(file=io.StringIO(), width=200)
-            with console.capture() as capture:
-                console.print(picture.tree(20))
+            _, *rows = tree_of(listener)
             end.touch()
-    _, *rows = capture.get().splitlines()
     tasks = [row.split("─ ")[1].rstrip() for row in rows if " t" in row]
     queued = [row for row in tasks if re.fullmatch(r"◷ t\d  queued", row)]
     running = [row for row in tasks if re.fullmatch(r"▶ t\d  .* m?s", row)]
@@ -193,13 +201,8 @@ def test_task_that_waits_for_a_signal_is_shown_as_waiting_for_it() -> None:
     with listener, Running(engine):
         line = "f: WAITING, 0 of 1 task done, 1 waiting (wait-for-approved)"
         until(lambda: line in file.getvalue())
-        picture = listener._picture
-        assert picture is not None
-        console = Console(file=io.StringIO(), width=200)
-        with console.capture() as capture:
-            console.print(picture.tree(20))
+        headline, row = tree_of(listener)
         engine.signal("approved")
-    headline, row = capture.get().splitlines()
     assert headline.startswith("f  WAITING  0 of 1 task done, 1 waiting")
     assert row.startswith("└── ⚐ wait-for-approved  waiting  for signal 'approved' since ")
     assert "f: SUCCESS, 1 of 1 task done" in file.getvalue()
@@ -207,14 +210,11 @@ def test_task_that_waits_for_a_signal_is_shown_as_waiting_for_it() -> None:
 
 def test_retry_row_shows_attempt_and_start_of_next_attempt():
     shown = Shown(flow("f", "a", retry=retry.Times(3, name="again")))
-    node = shown.tally.plan.by_name["again"]
     record = models.RetryDetail("again")
     record.results = [(1, {}), (2, {})]
     record.meta = {"retry_at": time.time() + 1000}
-    shown.tally.records = [
-        record if each == node else None for each in range(len(shown.tally.plan))
-    ]
-    assert shown.tally.is_retry(node)
+    shown.keep(record)
+    assert shown.tally.is_retry(shown.tally.plan.by_name["again"])
     shown.tell(states.RETRYING, "again")
     row = shown.rows()[0]
     assert re.fullmatch("├── ↻ again  retrying  attempt 2  again in (9..|1000) s", row)
@@ -227,13 +227,9 @@ def test_task_with_retries_is_one_row_with_attempt_number():
     ship = nothing("ship")
     ship.retries = 3
     shown = Shown(flow("f", "a", flow("inner", ship)))
-    plan = shown.tally.plan
-    node, controller = plan.by_name["ship"], plan.by_name["ship_retry"]
     record = models.RetryDetail("ship_retry")
     record.results = [(1, {})]
-    records: list[models.AtomDetail | None] = [None] * len(plan)
-    records[controller], records[node] = record, models.TaskDetail("ship")
-    shown.tally.records = records
+    shown.keep(record, models.TaskDetail("ship"))
     shown.tell(states.SUCCESS, "a", "ship_retry")
     shown.tell(states.RUNNING, "ship")
     inner = ["├── ✔ a", "└── ▶ inner  0/1"]
