@@ -1,10 +1,11 @@
-"""Internal functions of typed JSON; `tests/contract/test_values.py` covers the public ones."""
+"""Typed JSON beyond `tests/contract/test_values.py`: internals, buffers, and copied values."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -86,3 +87,120 @@ def test_parse_accepts_maximum_depth() -> None:
 def test_unpack_rejects_trees_that_are_not_json(tree: Any, text: str) -> None:
     with pytest.raises(exceptions.InvalidFormat, match=text):
         codec.unpack(tree)
+
+
+LARGE = bytes(range(256)) * 8
+OTHER = LARGE[::-1]
+SMALL = b"small"
+
+
+def test_large_bytes_become_buffers_and_small_ones_stay() -> None:
+    value = {"a": LARGE, "b": [SMALL, (OTHER, 1)]}
+    tree, buffers = codec.pack_with_buffers(value)
+    assert len(buffers) == 2
+    assert buffers[0] is LARGE
+    assert buffers[1] is OTHER
+    assert len(json.dumps(tree)) < 200
+    assert codec.unpack_with_buffers(json.loads(json.dumps(tree)), buffers) == value
+
+
+def test_bytes_of_other_buffers_are_bytes() -> None:
+    tree, _ = codec.pack_with_buffers([LARGE])
+    (value,) = codec.unpack_with_buffers(tree, [memoryview(bytearray(LARGE))])
+    assert type(value) is bytes
+    assert value == LARGE
+
+
+def test_pack_beside_buffers_writes_bytes_into_the_tree() -> None:
+    codec.pack_with_buffers(LARGE)
+    tree = codec.pack(LARGE)
+    assert codec.unpack(tree) == LARGE
+    assert "i" not in tree
+
+
+TAG = {"$wbe": "bytes", "i": 0}
+
+
+@pytest.mark.parametrize(
+    ("tree", "buffers"),
+    [
+        ([TAG, TAG], [LARGE]),
+        ([TAG], []),
+        ([TAG], [LARGE, OTHER]),
+        ([], [LARGE]),
+        ([{"$wbe": "bytes", "i": True}], [LARGE, OTHER]),
+        ([{"$wbe": "bytes", "i": "QQ=="}], []),
+        ([{"$wbe": "bytes", "v": 0}], [LARGE]),
+        ([{"$wbe": "bytes", "v": "QQ==", "i": 0}], [LARGE]),
+        ([{"$wbe": "bytes"}], []),
+    ],
+)
+def test_trees_that_do_not_use_each_buffer_once_are_rejected(tree: Any, buffers: Any) -> None:
+    with pytest.raises(exceptions.InvalidFormat):
+        codec.unpack_with_buffers(tree, buffers)
+
+
+def test_tree_without_buffers_is_rejected_by_unpack() -> None:
+    with pytest.raises(exceptions.InvalidFormat, match="buffer 0 does not exist"):
+        codec.unpack(TAG)
+
+
+VALUES = [
+    Point(1, 2),
+    {"point": Point(1, 2), "colors": [Color.RED, (Color.RED, 5)]},
+    {Color.RED: {Frozen((1,))}, 3: b"x"},
+    np.arange(6).reshape(2, 3),
+    [1, "text", None, (1.5, {"a"})],
+]
+
+
+def of_another_process(text: bytes) -> bytes:
+    """Return an encoded value whose classes are unknown in this process."""
+    return text.replace(b"tests.support.values", b"elsewhere.values").replace(
+        b"numpy.ndarray", b"nothing.ndarray"
+    )
+
+
+@pytest.mark.parametrize("value", VALUES, ids=["instance", "nested", "keys", "array", "plain"])
+@pytest.mark.parametrize("unknown_only", [False, True])
+def test_copied_value_is_encoded_unchanged(value: Any, unknown_only: bool) -> None:
+    for text in (codec.dumps(value), of_another_process(codec.dumps(value))):
+        with codec.copying(unknown_only=unknown_only):
+            copied = codec.loads(text)
+        assert json.loads(codec.dumps(copied)) == json.loads(text)
+
+
+def test_only_values_of_unknown_classes_are_counted() -> None:
+    known, unknown = codec.dumps([Point(1, 2)]), of_another_process(codec.dumps([Point(1, 2)] * 3))
+    with codec.copying(unknown_only=True) as counts:
+        assert codec.loads(known) == [Point(1, 2)]
+        codec.loads(unknown)
+    assert counts == {"elsewhere.values.Point": 3}
+    with codec.copying() as counts:
+        codec.loads(known)
+    assert counts == {"tests.support.values.Point": 1}
+
+
+def test_values_are_decoded_again_after_copying() -> None:
+    text = codec.dumps(Point(1, 2))
+    with codec.copying():
+        pass
+    assert codec.loads(text) == Point(1, 2)
+    with pytest.raises(exceptions.UndecodableValue, match="option -I MODULE"):
+        codec.loads(of_another_process(text))
+
+
+def test_damaged_values_of_known_classes_are_refused() -> None:
+    text = codec.dumps(Point(1, 2)).replace(b'"x"', b'"nothing"')
+    with pytest.raises(exceptions.InvalidFormat), codec.copying(unknown_only=True):
+        codec.loads(text)
+
+
+def test_summary_is_that_of_values_that_are_not_decoded() -> None:
+    array = np.arange(6).reshape(2, 3)
+    with codec.unknown_classes_as_text():
+        assert codec.summary(array) == codec.loads(codec.dumps(array))
+    assert codec.summary(array).startswith("numpy.ndarray 2 \N{MULTIPLICATION SIGN} 3 int64")  # type: ignore[union-attr]
+    assert codec.summary(Point(1, 2)) is None
+    assert codec.summary([array]) is None
+    assert codec.summary(object()) is None

@@ -1,4 +1,4 @@
-"""Explanations of connection errors."""
+"""Connections: explanations of errors, and detection of deaf consumers."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from amqp import exceptions as amqp_errors
 from wbengine import exceptions
 from wbengine.engines.worker_based import ledger
 from wbengine.engines.worker_based._connections import connecting
+from wbengine.engines.worker_based._connections.connecting import Echo
 from wbengine.transports import _reasons
 
 
@@ -62,3 +63,63 @@ def test_error_while_releasing_connection_is_ignored() -> None:
 
     odd: Any = Odd()
     connecting.release(odd)
+
+
+@pytest.fixture
+def echo() -> Echo:
+    return Echo(quiet=10, grace=15, now=0)
+
+
+def test_received_messages_postpone_the_ping(echo: Echo) -> None:
+    for now in range(5, 100, 5):
+        echo.record_message(now)
+        assert not echo.begins_ping(now + 4)
+        assert not echo.is_deaf(now + 4)
+        assert echo.next_due() == now + 10
+
+
+def test_silent_consumer_pings_once_and_is_deaf_without_echo(echo: Echo) -> None:
+    asked = [now for now in range(40) if echo.begins_ping(now) or echo.is_deaf(now)]
+    assert asked == [10]  # the ping was not published, because the broker may be unavailable
+    echo.record_ping(40)
+    deaf = [now for now in range(40, 60) if echo.is_deaf(now)]
+    assert deaf == [56, 57, 58, 59]
+
+
+def test_received_echo_proves_that_consumer_is_not_deaf(echo: Echo) -> None:
+    assert echo.begins_ping(10)
+    echo.record_ping(11)
+    echo.record_message(12)
+    assert not any(echo.is_deaf(now) for now in range(12, 22))
+    assert echo.begins_ping(22)
+
+
+def test_ping_recorded_after_its_echo_is_not_awaited(echo: Echo) -> None:
+    """The consumer received the echo, or other messages, before the ping was recorded."""
+    assert echo.begins_ping(10)
+    echo.record_message(11)
+    echo.record_ping(12)
+    assert not any(echo.is_deaf(now) for now in range(12, 60))
+
+
+def test_frozen_consumer_is_not_deaf_before_it_reads(echo: Echo) -> None:
+    assert not echo.is_deaf(9)
+    assert echo.begins_ping(10)
+    echo.record_ping(10)
+    assert not echo.is_deaf(100)
+    assert not echo.is_deaf(107)
+    assert not echo.is_deaf(114)
+    assert echo.is_deaf(116)
+
+
+def test_next_due_detects_deafness_within_few_polls(echo: Echo) -> None:
+    assert echo.next_due() == 10
+    assert echo.begins_ping(10)
+    echo.record_ping(10)
+    now = 10.0
+    turns = 0
+    while not echo.is_deaf(now):
+        turns += 1
+        now = max(now + 0.001, echo.next_due())
+    assert 25 < now < 30
+    assert turns < 9
