@@ -13,41 +13,19 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import taskflow
 
 from . import imports
 
-#: All public modules of TaskFlow 6.5, without examples and schema migrations.
-_MODULES = """
-atom contrib deciders exceptions flow formatters logging retry states storage task test version
-conductors conductors.base conductors.backends conductors.backends.impl_blocking
-conductors.backends.impl_executor conductors.backends.impl_nonblocking
-engines engines.base engines.helpers
-engines.action_engine engines.action_engine.actions engines.action_engine.actions.base
-engines.action_engine.actions.retry engines.action_engine.actions.task
-engines.action_engine.builder engines.action_engine.compiler engines.action_engine.completer
-engines.action_engine.deciders engines.action_engine.engine engines.action_engine.executor
-engines.action_engine.runtime engines.action_engine.scheduler engines.action_engine.scopes
-engines.action_engine.selector engines.action_engine.traversal
-engines.worker_based engines.worker_based.dispatcher engines.worker_based.endpoint
-engines.worker_based.engine engines.worker_based.executor engines.worker_based.protocol
-engines.worker_based.proxy engines.worker_based.server engines.worker_based.types
-engines.worker_based.worker
-jobs jobs.base jobs.backends jobs.backends.impl_etcd jobs.backends.impl_redis
-jobs.backends.impl_zookeeper
-listeners listeners.base listeners.capturing listeners.claims listeners.logging listeners.printing
-listeners.timing
-patterns patterns.graph_flow patterns.linear_flow patterns.unordered_flow
-persistence persistence.base persistence.models persistence.path_based persistence.backends
-persistence.backends.impl_dir persistence.backends.impl_memory
-persistence.backends.impl_sqlalchemy persistence.backends.impl_zookeeper
-persistence.backends.sqlalchemy persistence.backends.sqlalchemy.migration
-persistence.backends.sqlalchemy.tables
-types types.entity types.failure types.graph types.latch types.notifier types.sets types.timing
-types.tree
-utils utils.banner utils.eventlet_utils utils.iter_utils utils.kazoo_utils utils.kombu_utils
-utils.misc utils.persistence_utils utils.redis_utils utils.schema_utils utils.threading_utils
-"""
-MODULES = _MODULES.split()
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # TaskFlow imports deprecated modules
+    _NAMES = [each.name for each in pkgutil.walk_packages(taskflow.__path__, "taskflow.")]
+#: All modules of TaskFlow, without examples and tests.
+MODULES = [
+    name.removeprefix("taskflow.")
+    for name in _NAMES
+    if not name.startswith(("taskflow.examples", "taskflow.tests"))
+]
 
 #: Modules, with their submodules, that have no counterpart.
 _MISSING = """

@@ -26,6 +26,9 @@ ALL = pytest.mark.parametrize(
     [linear_flow.Flow, unordered_flow.Flow, graph_flow.Flow, graph_flow.TargetedFlow],
     ids=lambda make: f"{make.__module__.rpartition('.')[2]}.{make.__name__}",
 )
+PLAIN = pytest.mark.parametrize(
+    "make", [linear_flow.Flow, unordered_flow.Flow], ids=["linear", "unordered"]
+)
 
 
 @ALL
@@ -54,9 +57,7 @@ def test_add_returns_flow_and_ignores_repeated_objects(make):
     assert list(flow) == [one, two] and len(flow) == 2
 
 
-@pytest.mark.parametrize(
-    "make", [linear_flow.Flow, unordered_flow.Flow], ids=["linear", "unordered"]
-)
+@PLAIN
 def test_equal_but_distinct_objects_are_both_added(make):
     class Equal(T):
         def __eq__(self, other):
@@ -121,9 +122,7 @@ def test_requires_of_flow_containing_itself_raises():
         _ = one.requires
 
 
-@pytest.mark.parametrize(
-    "make", [linear_flow.Flow, unordered_flow.Flow], ids=["linear", "unordered"]
-)
+@PLAIN
 def test_requires_of_deep_flow_takes_linear_time(make):
     def nested(count):
         flow = make("0").add(T("0", requires=["s1"], provides=["s0"]))
@@ -210,9 +209,7 @@ def built_and_asked(make, count):
     assert sum(1 for _ in flow.iter_links()) == (0 if wide else count - 1)
 
 
-@pytest.mark.parametrize(
-    "make", [linear_flow.Flow, unordered_flow.Flow], ids=["linear", "unordered"]
-)
+@PLAIN
 def test_large_flow_is_built_and_inspected_in_linear_time(make):
     assert line_counts.growth(lambda count: lambda: built_and_asked(make, count)) < 1.5
     built_and_asked(make, 5_000)
