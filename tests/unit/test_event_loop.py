@@ -87,6 +87,13 @@ async def echo(value: Any) -> Any:
     return value
 
 
+async def in_background(function: Callable[[], Any]) -> asyncio.Task[Any]:
+    """Start a coroutine as a task that outlives the call. The caller must keep the task."""
+    background = asyncio.create_task(function())
+    await asyncio.sleep(0)
+    return background
+
+
 async def fail(error: BaseException) -> None:
     await asyncio.sleep(0)
     raise error
@@ -172,7 +179,6 @@ def test_repeated_stop_lets_cleanup_finish(
     loop: event_loop.EventLoop, caplog: pytest.LogCaptureFixture
 ) -> None:
     ends, gate, story = threading.Event(), threading.Event(), list[str]()
-    kept: list[Any] = []
 
     async def lingers() -> None:
         try:
@@ -183,17 +189,13 @@ def test_repeated_stop_lets_cleanup_finish(
                 await asyncio.sleep(0.001)
             story.append("cancelled")
 
-    async def body() -> None:
-        kept.append(asyncio.create_task(lingers()))
-        await asyncio.sleep(0)
-
-    loop.run(body)
+    background = loop.run(in_background, lingers)
     loop.stop(timeout=0)
     assert ends.wait(30)
     loop.stop(timeout=0)
     gate.set()
     loop.stop()
-    assert story == ["cancelled"]
+    assert story == ["cancelled"] and background.cancelled()
     assert "an error left" not in caplog.text
 
 
@@ -246,15 +248,8 @@ def test_background_tasks_are_cancelled_when_loop_stops(loop: event_loop.EventLo
 def test_system_exit_in_background_task_does_not_end_the_loop(
     loop: event_loop.EventLoop, caplog: pytest.LogCaptureFixture
 ) -> None:
-    tasks = []
-
     async def exits() -> None:
         raise SystemExit(4)
-
-    async def body() -> str:
-        tasks.append(asyncio.create_task(exits()))
-        await asyncio.sleep(0)
-        return "never seen by exits"
 
     async def stops() -> str:
         asyncio.get_running_loop().stop()
@@ -262,30 +257,24 @@ def test_system_exit_in_background_task_does_not_end_the_loop(
         return "goes on"
 
     with caplog.at_level(logging.ERROR):
-        assert loop.run(body) == "never seen by exits"
+        background = loop.run(in_background, exits)
     assert "an error left event loop 'test-loop'" in caplog.text
     assert loop.run(stops) == "goes on"
-    assert tasks[0].exception().code == 4
+    assert background.exception().code == 4
 
 
 def test_background_task_failing_at_stop_is_logged(
     loop: event_loop.EventLoop, caplog: pytest.LogCaptureFixture
 ) -> None:
-    tasks = []
-
     async def refuses() -> None:
         try:
             await asyncio.sleep(3600)
         finally:
             raise ValueError("not like this")
 
-    async def body() -> None:
-        tasks.append(asyncio.create_task(refuses()))
-        await asyncio.sleep(0)
-
-    loop.run(body)
+    background = loop.run(in_background, refuses)
     loop.stop()
-    assert "not like this" in caplog.text
+    assert background.done() and "not like this" in caplog.text
 
 
 def test_error_of_done_callback_is_logged(
