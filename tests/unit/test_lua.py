@@ -1,23 +1,18 @@
-"""Lua scripts are loaded from files, with their arguments, shared files and constants."""
+"""Lua scripts: their files, arguments, shared files and constants, and replies."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
-from tests.support.brokers import Broker
 from wbengine._redis.lua_scripts import Scripts, Step
-
-
-class Pair(NamedTuple):
-    name: str
-    is_set: bool
-    others: Sequence[int] = ()
-
+from wbengine.engines.worker_based.ledger import _ledger_scripts
+from wbengine.engines.worker_based.ledger._base import NO_FENCE
+from wbengine.transports import _redis_scripts
 
 Declare = Callable[[str, Callable[..., Any]], Callable[..., Step[Any]]]
 
@@ -68,37 +63,23 @@ def test_function_converts_the_reply_with_its_arguments(declare: Declare) -> Non
         step("a", 1, 2)
 
 
-@pytest.mark.parametrize(
-    ("hint", "lua", "values"),
-    [
-        (str, "v", {"a": b"a", "": b""}),
-        (bool, "{v and 1 or 0, v == false and 1 or 0}", {True: [1, 0], False: [0, 1]}),
-        (int | None, "{v, type(v)}", {7: [b"7", b"string"], None: [b"", b"string"]}),
-        (Sequence[int], "v", {(): [], (1, 2): [b"1", b"2"]}),
-        (tuple[str, bool], "{v[1], v[2] and 1 or 0, #v}", {("a", True): [b"a", 1, 2]}),
-        (
-            Sequence[Pair],
-            "{#v, v[#v].name, v[#v].is_set and 1 or 0, v[1].others}",
-            {(Pair("a", False, (1, 2)), Pair("b", True, ())): [2, b"b", 1, [b"1", b"2"]]},
-        ),
-        (Pair | None, "{v and v.name or 0}", {None: [0], Pair("a", True, (1,)): [b"a"]}),
-        (
-            Sequence[tuple[str, Sequence[Pair]]],
-            "{v[1][2][1].others, v[2][1]}",
-            {(("a", (Pair("p", True, (4,)),)), ("b", ())): [[b"4"], b"b"]},
-        ),
-    ],
-    ids=str,
-)
-def test_argument_of_each_type_is_passed_to_the_script(
-    declare: Declare, redis_server: Broker, hint: Any, lua: str, values: dict[Any, Any]
-) -> None:
-    def passed(reply: Any, before: str, v: Any, after: int) -> Any:
-        return reply
+def test_reply_with_another_number_of_rows_is_refused() -> None:
+    read = _ledger_scripts.read_rows(["a", "b"]).read
+    missing = (None, b"", None, None)
+    assert read([missing, missing]) == [None, None]
+    with pytest.raises(ValueError, match="shorter"):
+        read([missing])
 
-    passed.__annotations__["v"] = hint
-    step = declare(f"return {{{lua}, before .. after}}", passed)
-    with redis_server.client() as client:
-        for value, expected in values.items():
-            made = step("<", value, 9)
-            assert client.eval(made.script.text, 0, *made.arguments) == [expected, b"<9"]
+
+def test_revocation_without_removed_row_has_no_claim_count() -> None:
+    read = _ledger_scripts.revoke_rows([("a", 1, NO_FENCE)]).read
+    assert read([[0], None]) == ([False], 0)
+    assert read([[1], 7]) == ([True], 7)
+
+
+def test_keys_expire_after_the_documented_times() -> None:
+    constants = _redis_scripts.CONSTANTS
+    assert constants["OWNED_QUEUE_MS"] == 10 * 60 * 1000
+    assert constants["UNUSED_KEY_MS"] == constants["ROW_MS"] == 7 * 24 * 3600 * 1000
+    numbers = [value for name, value in constants.items() if name.endswith("_MS")]
+    assert all(isinstance(value, int) for value in numbers)  # Redis rejects fractions.
