@@ -35,17 +35,41 @@ def handle(handler: dispatcher.Handler, message: Message) -> dispatcher.TypeDisp
     return made
 
 
-def test_message_is_acknowledged_before_processing() -> None:
-    message = Message()
-    made = handle(dispatcher.Handler(process), message)
-    assert message.done == ["ack", "process data"]
-    assert not made.refused
+Handler = dispatcher.Handler
+#: Handler, what happens to the message, its count, and a text of the log.
+HANDLED: dict[str, tuple[Handler, list[str], dict[str, int], str]] = {
+    "processed": (Handler(process), ["ack", "process data"], {}, ""),
+    "owns-ack": (Handler(process, owns_ack=True), ["process data"], {}, ""),
+    "invalid": (Handler(process, refuse), ["reject"], {"format": 1}, "'data' is bad"),
+    "invalid-owns-ack": (
+        Handler(process, refuse, owns_ack=True), ["reject"], {"format": 1}, "'data' is bad",
+    ),
+    "error": (Handler(fail), ["ack", "process data"], {"error": 1}, "handler is broken"),
+    "error-owns-ack": (
+        Handler(fail, owns_ack=True), ["process data", "reject"], {"error": 1}, "handler is broken",
+    ),
+    "error-of-validator": (
+        Handler(process, crash), ["reject"], {"error": 1}, "validator is broken",
+    ),
+}  # fmt: skip
 
 
-def test_message_is_not_acknowledged_for_handler_with_owns_ack() -> None:
+@pytest.mark.parametrize(("handler", "done", "refused", "text"), HANDLED.values(), ids=HANDLED)
+def test_message_is_acknowledged_or_rejected_logged_and_counted(
+    handler: Handler,
+    done: list[str],
+    refused: dict[str, int],
+    text: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
     message = Message()
-    handle(dispatcher.Handler(process, owns_ack=True), message)
-    assert message.done == ["process data"]
+    made = handle(handler, message)
+    assert (message.done, made.refused) == (done, refused)
+    assert len(caplog.records) == sum(refused.values()) and text in caplog.text
+    assert ("Traceback" in caplog.text) == ("error" in refused)
+    made.on_message("data", Message())
+    assert made.refused == dict.fromkeys(refused, 2)
 
 
 def test_validator_is_called_with_the_data() -> None:
@@ -56,18 +80,6 @@ def test_validator_is_called_with_the_data() -> None:
     assert message.done == ["ack", "process data"]
 
 
-@pytest.mark.parametrize("owns_ack", [False, True])
-def test_invalid_message_is_rejected(owns_ack: bool, caplog: pytest.LogCaptureFixture) -> None:
-    message = Message()
-    with caplog.at_level(logging.INFO):
-        made = handle(dispatcher.Handler(process, refuse, owns_ack=owns_ack), message)
-    assert message.done == ["reject"]
-    assert made.refused == {"format": 1}
-    (record,) = caplog.records
-    assert record.exc_info is None
-    assert "'data' is bad" in record.getMessage()
-
-
 @pytest.mark.parametrize(
     "kind", ["REQUEST", "", None, 7, ["NOTIFY"]], ids=["unknown", "empty", "none", "int", "list"]
 )
@@ -76,27 +88,6 @@ def test_message_of_unknown_type_is_rejected(kind: Any) -> None:
     made = handle(dispatcher.Handler(process), message)
     assert message.done == ["reject"]
     assert made.refused == {"type": 1}
-
-
-@pytest.mark.parametrize(
-    ("handler", "done"),
-    [
-        (dispatcher.Handler(fail), ["ack", "process data"]),
-        (dispatcher.Handler(fail, owns_ack=True), ["process data", "reject"]),
-        (dispatcher.Handler(process, crash), ["reject"]),
-    ],
-    ids=["handler", "handler-owns-ack", "validator"],
-)
-def test_errors_of_handlers_and_validators_are_logged_and_counted(
-    handler: dispatcher.Handler, done: list[str], caplog: pytest.LogCaptureFixture
-) -> None:
-    message = Message()
-    made = handle(handler, message)
-    assert message.done == done
-    assert made.refused == {"error": 1}
-    assert "is broken" in caplog.text
-    made.on_message("data", Message())
-    assert made.refused == {"error": 2}
 
 
 def test_requeue_filters_run_before_validation() -> None:
