@@ -1,9 +1,12 @@
-"""Modules that processes of workers and engines import."""
+"""Modules that processes of workers, engines and commands import, and their lines of code."""
 
 from __future__ import annotations
 
+import ast
+import io
 import json
 import os
+import tokenize
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,8 @@ import pytest
 from tests.support import fresh
 from wbengine import engines
 from wbengine.patterns import linear_flow
+
+from . import imports
 
 FORBIDDEN = (
     "networkx",
@@ -34,8 +39,8 @@ json.dump(sorted(sys.modules), sys.stdout)
 RUN = """
 import json, sys
 from wbengine import engines
-from wbengine.patterns import linear_flow
-engines.run(linear_flow.Flow("empty"))
+from wbengine.patterns import graph_flow, linear_flow, unordered_flow
+engines.run(linear_flow.Flow("empty").add(unordered_flow.Flow("inner")))
 json.dump(sorted(sys.modules), sys.stdout)
 """
 
@@ -108,7 +113,11 @@ def test_engine_without_store_does_not_import_databases_and_brokers(script: str)
 def end_of_command(folder: Path, *arguments: str) -> tuple[str, set[str], int, bool]:
     """Run a command. Return its output, its modules and the state of its garbage collector."""
     variables = {name: value for name, value in os.environ.items() if "WBENGINE" not in name}
-    variables |= {"HOME": str(folder), "XDG_CONFIG_HOME": str(folder)}
+    variables |= {
+        "HOME": str(folder),
+        "XDG_CONFIG_HOME": str(folder),
+        "PYTHONPATH": os.pathsep.join([str(imports.ROOT), str(folder)]),
+    }
     done = fresh.run(COMMAND, str(folder / "end.json"), *arguments, env=variables)
     modules, frozen, is_enabled = json.loads((folder / "end.json").read_text())
     return done.stdout, set(modules), frozen, is_enabled
@@ -144,3 +153,66 @@ def test_forbidden_import_is_found() -> None:
     assert forbidden(["wbengine.storage_of_old", "wbengine._runtime.plan"]) == [
         "wbengine._runtime.plan"
     ]
+
+
+# Lines of code.
+
+MAX_LINES_OF_FLOW_SHOW = 17_000
+MAX_LINES_OF_FLOW_RUN = 29_900
+
+FLOW = """
+from wbengine import task
+from wbengine.patterns import linear_flow
+
+class Nothing(task.Task):
+    def execute(self):
+        return 1
+
+def make():
+    return linear_flow.Flow("flow").add(Nothing("a"), Nothing("b"))
+"""
+
+NO_CODE = {
+    tokenize.COMMENT,
+    tokenize.NL,
+    tokenize.NEWLINE,
+    tokenize.INDENT,
+    tokenize.DEDENT,
+    tokenize.ENDMARKER,
+}
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def code_lines(text: str) -> int:
+    """Return the number of lines without blank lines, comments and docstrings."""
+    lines: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in NO_CODE:
+            lines.update(range(token.start[0], token.end[0] + 1))
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, DOCUMENTED) and ast.get_docstring(node) is not None:
+            docstring = node.body[0]
+            lines.difference_update(range(docstring.lineno, (docstring.end_lineno or 0) + 1))
+    return len(lines)
+
+
+def lines_of_wbengine(names: set[str]) -> int:
+    """Return the lines of code of the modules of wbengine among these, without the entry point."""
+    found = imports.modules(imports.ROOT / "wbengine")
+    paths = [path for name, path in found.items() if name in names - {"wbengine.__main__"}]
+    return sum(code_lines(path.read_text(encoding="utf-8")) for path in paths)
+
+
+def test_commands_load_few_lines(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(FLOW)
+    store = ("--persistence", f"sqlite:///{tmp_path}/flows.db")
+    command = ("flow", "run", "shop:make", "--no-progress", *store)
+    result, modules, *_ = end_of_command(tmp_path, *command)
+    assert 5_000 < lines_of_wbengine(modules) <= MAX_LINES_OF_FLOW_RUN
+    command = ("flow", "show", json.loads(result)["uuid"], *store)
+    _, modules, *_ = end_of_command(tmp_path, *command)
+    assert 5_000 < lines_of_wbengine(modules) <= MAX_LINES_OF_FLOW_SHOW
+
+
+def test_blank_lines_comments_and_docstrings_are_not_counted() -> None:
+    assert code_lines('"""Text.\n\nText."""\n\n# note\nvalue = (\n    1,\n)\n') == 3

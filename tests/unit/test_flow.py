@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support import fresh
 from tests.unit import line_counts
 from wbengine import exceptions, retry, task
 from wbengine import flow as base
@@ -161,19 +160,6 @@ def test_flows_pickle_and_copy(make):
         assert "z" in again.provides and "z" not in flow.provides
         again.add(T("s", requires=["z"]))
         assert len(again) == 4
-
-
-def test_networkx_is_imported_only_for_graph_flows():
-    code = (
-        "import sys\n"
-        "from wbengine import task\n"
-        "from wbengine.patterns import graph_flow, linear_flow, unordered_flow\n"
-        "linear_flow.Flow('x'), unordered_flow.Flow('x')\n"
-        "assert 'networkx' not in sys.modules\n"
-        "graph_flow.Flow('x')\n"
-        "assert 'networkx' in sys.modules\n"
-    )
-    fresh.run(code)
 
 
 # Linear.
