@@ -15,37 +15,6 @@ CLASSES = [
     if isinstance(value, type) and issubclass(value, exc.WbengineException)
 ]
 
-TREE = {
-    exc.FlowDeleted: exc.NotFound,
-    exc.FlowNotCommitted: exc.NotFound,
-    exc.LedgerFailure: exc.StorageFailure,
-    exc.UniqueKeyConflict: exc.Duplicate,
-    exc.UnclaimableJob: exc.JobFailure,
-    exc.RequestTimeout: exc.ExecutionFailure,
-    exc.NeverStarted: exc.RequestTimeout,
-    exc.InvalidState: exc.ExecutionFailure,
-    exc.Cancelled: exc.ExecutionFailure,
-    exc.Interrupted: exc.Cancelled,
-    exc.Expired: exc.ExecutionFailure,
-    exc.SignalTimeout: exc.ExecutionFailure,
-    exc.SoftTimeLimitExceeded: exc.ExecutionFailure,
-    exc.TimeLimitExceeded: exc.ExecutionFailure,
-    exc.DeadlineExceeded: exc.ExecutionFailure,
-    exc.CorruptRecord: exc.StorageFailure,
-    exc.RecordTooLarge: exc.StorageFailure,
-    exc.PayloadUnavailable: exc.StorageFailure,
-    exc.FlowBusy: exc.ExecutionFailure,
-    exc.LeaseLost: exc.ExecutionFailure,
-    exc.WorkerLost: exc.ExecutionFailure,
-    exc.NonDeterministicWorkflow: exc.ExecutionFailure,
-    exc.AmbiguousDependency: exc.DependencyFailure,
-    exc.MissingDependencies: exc.DependencyFailure,
-    exc.NotAFlow: exc.CompilationFailure,
-    exc.NotEncodable: exc.InvalidFormat,
-    exc.TooLarge: exc.InvalidFormat,
-    exc.UndecodableValue: exc.InvalidFormat,
-}
-
 
 def made(cls: type[exc.WbengineException]) -> exc.WbengineException:
     cause = ValueError("deep")
@@ -62,10 +31,8 @@ def made(cls: type[exc.WbengineException]) -> exc.WbengineException:
     return cls("what happened", cause)
 
 
-def test_each_exception_has_expected_base_and_docstring():
-    for cls in CLASSES:
-        assert cls.__base__ in (TREE.get(cls, exc.WbengineException), Exception), cls
-        assert cls.__doc__, cls
+def test_each_exception_has_a_docstring():
+    assert [cls for cls in CLASSES if not cls.__doc__] == []
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
@@ -184,9 +151,3 @@ def test_message_of_exception_with_broken_str_is_a_placeholder():
             raise RuntimeError("no")
 
     assert exc.exception_message(Bad()) == "<Bad: str() raised RuntimeError>"
-
-
-def test_own_not_implemented_error_is_subclass_of_builtin():
-    """Handlers of the builtin class catch it too, but it can be distinguished from user errors."""
-    assert issubclass(exc.NotImplementedError, NotImplementedError)
-    assert exc.NotImplementedError is not NotImplementedError
