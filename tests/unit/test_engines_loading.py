@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from tests.support import fresh
 from wbengine import engines, exceptions, retry, states, task
 from wbengine._configuration import named_options
 from wbengine._runtime import executors
@@ -403,53 +402,10 @@ def test_notifiers_receive_documented_details() -> None:
         assert mine[1][1]["result"] == result and "result" not in mine[0][1]
 
 
-def test_import_of_engines_package_is_lazy() -> None:
-    """Workers import this package, and must not load the engine."""
-    code = (
-        "import sys, wbengine.engines as e; "
-        "assert not [m for m in sys.modules if m in ('wbengine.storage', 'networkx')"
-        " or m.startswith('wbengine._runtime')]; "
-        "assert 'load' in dir(e); e.load; "
-        "assert 'wbengine.storage' in sys.modules and 'networkx' not in sys.modules"
-    )
-    fresh.run(code)
+def test_unknown_name_of_engines_package_is_refused() -> None:
+    assert "load" in dir(engines) and engines.load is _loading.load
     with pytest.raises(AttributeError, match="nothing"):
         engines.nothing  # noqa: B018
-    assert engines.load is _loading.load
-
-
-#: Options that TaskFlow 6 reads, by kind of engine.
-OF_TASKFLOW: dict[str, dict[str, Any]] = {
-    "serial": {
-        "inject_transient": True,
-        "gather_statistics": True,
-        "defer_reverts": False,
-        "never_resolve": False,
-        "executor": None,
-        "max_workers": 2,
-    },
-    "worker-based": {
-        "inject_transient": True,
-        "gather_statistics": True,
-        "defer_reverts": False,
-        "never_resolve": False,
-        "executor": None,
-        "url": "memory://taskflow",
-        "exchange": "default",
-        "topics": ["t"],
-        "transport": "memory",
-        "transport_options": {"polling_interval": 0.1},
-        "retry_options": {"max_retries": 3, "interval_start": 1},
-        "transition_timeout": 60,
-        "worker_expiry": 60,
-    },
-}
-OF_TASKFLOW["parallel"] = OF_TASKFLOW["serial"]
-
-
-@pytest.mark.parametrize("kind", OF_TASKFLOW)
-def test_options_of_taskflow_engines_are_accepted(kind: str) -> None:
-    engines.load(Plain("p"), engine=kind, **OF_TASKFLOW[kind]).compile()
 
 
 def test_plug_in_without_known_options_gets_all_of_them(
