@@ -22,7 +22,6 @@ from wbengine import exceptions as exc
 from wbengine._text import json_text
 from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.engines.worker_based._messages import headers as hd
-from wbengine.engines.worker_based._messages import kombu_json as plain
 from wbengine.types import codec
 
 fast = pytest.mark.skipif(json_text.orjson is None, reason="orjson is not there")
@@ -133,23 +132,6 @@ TRAVELLING = nested(
     | st.decimals(allow_nan=False),
     st.text("ab_", max_size=3) | st.none() | st.booleans() | st.integers(0, 9),
 )  # fmt: skip
-
-
-def is_text(value: Any) -> bool:
-    """Return True if the value has no lone surrogates, which cannot be sent."""
-    try:
-        kombu_json.dumps(value, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-@given(TRAVELLING.filter(is_text))
-@example([math.nan, -math.inf, None])
-def test_body_for_taskflow_decodes_in_kombu_like_its_own(value: Any) -> None:
-    body = {"state": "SUCCESS", "data": {"result": plain.pack(value)}}
-    theirs = kombu_json.dumps({"state": "SUCCESS", "data": {"result": value}})
-    assert same(kombu_json.loads(env.Envelope("RESPONSE", body).encoded), kombu_json.loads(theirs))
 
 
 @given(TRAVELLING)
