@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from wbengine import engines, exceptions, operations, signals, states, task
+from tests.support.continued_engines import continued, suspended
+from wbengine import engines, exceptions, operations, signals, task
 from wbengine.persistence import backends
 
 
@@ -67,18 +68,10 @@ def publish_calls(steps):
 
 def test_replay_does_not_publish_earlier_values_again(store):
     CALLS.clear()
-    engine = engines.load(publish_calls, backend=store)
-
-    def suspend(state, details):
-        if details["task_name"].endswith(".0-work"):
-            engine.suspend()
-
-    engine.atom_notifier.register(states.SUCCESS, suspend)
-    engine.run()
+    engine = suspended(publish_calls, store, lambda name: name.endswith(".0-work"))
     uuid = engine.storage.flow_uuid
     assert operations.published(store, uuid) == {"first": 1}
-    detail = store.get_connection().get_flow_details(uuid)
-    engines.load(publish_calls, flow_detail=detail, backend=store).run()
+    continued(engine, publish_calls, store).run()
     assert operations.published(store, uuid) == {"first": 1, "last": 2}
 
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from wbengine import engines, exceptions, states, task
+from tests.support.continued_engines import continued, suspended
+from wbengine import engines, exceptions, task
 from wbengine.patterns import linear_flow, unordered_flow
 from wbengine.persistence import backends, base
 from wbengine.types import _tags
@@ -254,18 +255,9 @@ async def tagging_async(steps: Any) -> None:
 
 @pytest.mark.parametrize("workflow", [tagging, tagging_async])
 def test_replay_does_not_set_earlier_tags_again(store: base.Backend, workflow: Any) -> None:
-    engine = engines.load(workflow, backend=store)
-
-    def suspend(state: str, details: dict[str, Any]) -> None:
-        if details["task_name"].endswith(".0-tag_later"):
-            engine.suspend()
-
-    engine.atom_notifier.register(states.SUCCESS, suspend)
-    engine.run()
+    engine = suspended(workflow, store, lambda name: name.endswith(".0-tag_later"))
     assert listed(store) == [{"phase": "step", "calls": 1}]
-    with store.get_connection() as connection:
-        detail = connection.get_flow_details(engine.storage.flow_uuid)
-    engines.load(workflow, flow_detail=detail, backend=store).run()
+    continued(engine, workflow, store).run()
     assert listed(store) == [{"phase": "step", "calls": 1, "last": 2}]
 
 
@@ -286,17 +278,8 @@ def catching(steps: Any) -> None:
 
 def test_workflow_cannot_change_tag_of_submission(store: base.Backend) -> None:
     """A replay raises the same exceptions."""
-    engine = engines.load(catching, backend=store, tags={"team": "a"})
-
-    def suspend(state: str, details: dict[str, Any]) -> None:
-        if details["task_name"].endswith(".0-work"):
-            engine.suspend()
-
-    engine.atom_notifier.register(states.SUCCESS, suspend)
-    engine.run()
-    with store.get_connection() as connection:
-        detail = connection.get_flow_details(engine.storage.flow_uuid)
-    engines.load(catching, flow_detail=detail, backend=store).run()
+    engine = suspended(catching, store, lambda name: name.endswith(".0-work"), tags={"team": "a"})
+    continued(engine, catching, store).run()
     assert listed(store) == [{"team": "a", "x": "b"}]
     assert sum("cannot be changed" in text for text in SEEN) == 2
 

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from tests.support.continued_engines import continued, parked
 from wbengine import engines, states, steps, task
 from wbengine.persistence import backends
 
@@ -118,14 +119,11 @@ async def clean_up_slowly(steps: steps.AsyncSteps) -> str:
 
 def test_clean_up_continues_after_a_suspension(caplog: pytest.LogCaptureFixture) -> None:
     backend = backends.fetch("memory://")
-    engine = engines.load(clean_up_slowly, backend=backend)
-    engine.park_after = 1.0
-    engine.run()
-    assert engine.parked is not None and EFFECTS == ["note begin"]
+    engine = parked(engines.load(clean_up_slowly, backend=backend))
+    assert EFFECTS == ["note begin"]
     assert "returned without awaiting" in caplog.text
     caplog.clear()
-    detail = backend.get_connection().get_flow_details(engine.storage.flow_uuid)
-    resumed = engines.load(clean_up_slowly, flow_detail=detail, backend=backend)
+    resumed = continued(engine, clean_up_slowly, backend)
     resumed.signal("go")
     resumed.run()
     assert resumed.storage.fetch("result") == "end"
@@ -205,10 +203,7 @@ async def wait_in_groups(steps: steps.AsyncSteps, has_members: bool) -> None:
 def test_parked_workflow_ends_its_task_groups(
     has_members: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    engine = engines.load(wait_in_groups, {"has_members": has_members}, backend="memory://")
-    engine.park_after = 1.0
-    engine.run()
-    assert engine.parked is not None
+    parked(engines.load(wait_in_groups, {"has_members": has_members}, backend="memory://"))
     assert (EFFECTS, caplog.text) == ([], "")
 
 
@@ -243,12 +238,9 @@ def test_abandoned_generator_cleans_up(end: str, caplog: pytest.LogCaptureFixtur
 
 def test_generator_of_a_parked_workflow_is_closed_in_each_run() -> None:
     backend = backends.fetch("memory://")
-    engine = engines.load(abandon_generator, {"end": "park"}, backend=backend)
-    engine.park_after = 0.0
-    engine.run()
+    engine = parked(engines.load(abandon_generator, {"end": "park"}, backend=backend))
     assert EFFECTS == ["book a", "finally"]
-    detail = backend.get_connection().get_flow_details(engine.storage.flow_uuid)
-    engine = engines.load(abandon_generator, flow_detail=detail, backend=backend)
+    engine = continued(engine, abandon_generator, backend)
     engine.signal("go")
     engine.run()
     assert engine.storage.get_flow_state() == states.SUCCESS

@@ -4,7 +4,8 @@ import contextlib
 
 import pytest
 
-from wbengine import engines, states, task
+from tests.support.continued_engines import continued, suspended
+from wbengine import engines, task
 from wbengine.patterns import linear_flow
 from wbengine.persistence import backends, models
 
@@ -40,16 +41,8 @@ def workflow_of(default):
     return noting
 
 
-def continued(engine, flow, backend, **options):
-    with contextlib.closing(backend.get_connection()) as connection:
-        detail = connection.get_flow_details(engine.storage.flow_uuid)
-    return engines.load(flow, flow_detail=detail, backend=backend, **options)
-
-
 def test_running_workflow_keeps_its_default(store):
-    engine = engines.load(workflow_of(1), backend=store)
-    engine.atom_notifier.register(states.SUCCESS, lambda state, details: engine.suspend())
-    engine.run()
+    engine = suspended(workflow_of(1), store, lambda name: True)
     assert CALLS == [1]
     resumed = continued(engine, workflow_of(2), store)
     resumed.run()

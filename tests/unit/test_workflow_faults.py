@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from tests.support.continued_engines import continued, parked, suspended
 from wbengine import engines, exceptions, operations, states, task
 from wbengine.patterns import unordered_flow
 from wbengine.persistence import backends, models
@@ -55,16 +56,7 @@ def fail():
 
 def suspended_after(workflow, store, effect):
     """Return the stored flow of a workflow that was suspended after an effect."""
-    engine = engines.load(workflow, backend=store)
-
-    def on_success(state, details):
-        if effect in EFFECTS:
-            engine.suspend()
-
-    engine.atom_notifier.register(states.SUCCESS, on_success)
-    engine.run()
-    assert engine.storage.get_flow_state() == states.SUSPENDED
-    return stored(engine, store)
+    return stored(suspended(workflow, store, lambda name: effect in EFFECTS), store)
 
 
 def stored(engine, store):
@@ -185,14 +177,10 @@ async def wait_before_last_step(steps):
 
 @pytest.mark.parametrize("workflow", [wait_in_task_groups, wait_before_last_step])
 def test_parked_workflow_closes_its_coroutines_silently(workflow, store, caplog):
-    engine = engines.load(workflow, backend=store)
-    engine.park_after = 0.01
-    engine.run()
-    assert engine.parked is not None
+    engine = parked(engines.load(workflow, backend=store))
     for number, name in enumerate("abc"):
         operations.signal(store, engine.storage.flow_uuid, name, number)
-    detail = store.get_connection().get_flow_details(engine.storage.flow_uuid)
-    resumed = engines.load(workflow, flow_detail=detail, backend=store)
+    resumed = continued(engine, workflow, store)
     resumed.run()
     assert resumed.storage.fetch("result") == 2
     assert not caplog.records
@@ -222,7 +210,7 @@ def test_exit_in_a_function_suspends_the_flow(store, workflow):
     with pytest.raises(SystemExit):
         engine.run()
     assert stored(engine, store).state == states.SUSPENDED
-    engines.load(workflow, flow_detail=stored(engine, store), backend=store).run()
+    continued(engine, workflow, store).run()
     assert EFFECTS == [("add", 1), "exit", ("add", 2)]
 
 
@@ -266,7 +254,7 @@ def test_damaged_step_note_is_an_error(store, note):
     assert added(1) == EFFECTS
     record.meta[models.STEP] = content
     connection.save_changes(detail, [record], flow_row=False)
-    engines.load(add_twice, flow_detail=stored(engine, store), backend=store).run()
+    continued(engine, add_twice, store).run()
     assert added(1, 2) == EFFECTS
 
 
@@ -303,7 +291,7 @@ def test_reversion_of_a_missing_task_is_an_error(store, monkeypatch):
     assert [*added(1, 2), ("remove", 2)] == EFFECTS
     with monkeypatch.context() as context:
         context.delitem(globals(), "add")
-        again = engines.load(add_twice, flow_detail=stored(engine, store), backend=store)
+        again = continued(engine, add_twice, store)
         with pytest.raises(exceptions.NotFound, match=r"cannot be reverted.*:add'"):
             again.run()
         assert again.storage.get_flow_state() == states.FAILURE

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.continued_engines import continued
 from tests.support.engine_threads import Running
 from tests.support.waiting import until
 from wbengine import engines, exceptions, states, task
@@ -195,12 +196,7 @@ def begin(flow: Any, store: base.Backend, kind: str, effect: str) -> Any:
             GATE.set()
     assert isinstance(running.error, KeyboardInterrupt)
     GATE.set()
-
-    def load() -> Any:
-        detail = store.get_connection().get_flow_details(engine.storage.flow_uuid)
-        return engines.load(flow(), flow_detail=detail, backend=store, **options)
-
-    return load
+    return lambda: continued(engine, flow(), store, **options)
 
 
 def is_stored(engine: Any, store: base.Backend, effect: str) -> bool:

@@ -7,6 +7,7 @@ import threading
 
 import pytest
 
+from tests.support.continued_engines import continued, suspended
 from wbengine import engines, states, task
 from wbengine.persistence import backends
 
@@ -167,14 +168,6 @@ def leak_steps(steps, call):
     return steps.run(call_leaked_steps, call)
 
 
-@ENGINES
-@pytest.mark.parametrize("call", ["run", "map", "version", "publish"])
-def test_step_cannot_call_steps_of_its_workflow(engine, call):
-    with pytest.raises(RuntimeError, match="Only the function of a workflow"):
-        engines.run(leak_steps, {"call": call}, engine=engine)
-    assert EFFECTS == []
-
-
 @task.task
 async def call_leaked_async_steps():
     await LEAKED[0].run(add, 1)
@@ -186,10 +179,18 @@ async def leak_async_steps(steps):
     return await steps.run(call_leaked_async_steps)
 
 
+CALLS = ["run", "map", "version", "publish"]
+
+
 @ENGINES
-def test_step_cannot_call_steps_of_its_async_workflow(engine):
+@pytest.mark.parametrize(
+    ("workflow", "inputs"),
+    [*((leak_steps, {"call": call}) for call in CALLS), (leak_async_steps, {})],
+    ids=[*CALLS, "async"],
+)
+def test_step_cannot_call_steps_of_its_workflow(engine, workflow, inputs):
     with pytest.raises(RuntimeError, match="Only the function of a workflow"):
-        engines.run(leak_async_steps, engine=engine)
+        engines.run(workflow, inputs, engine=engine)
     assert EFFECTS == []
 
 
@@ -254,14 +255,6 @@ async def wait_for_each_other(steps):
     await asyncio.gather(receive(first, second), receive(second, first))
 
 
-@pytest.mark.parametrize("workflow", [wait_for_event, wait_for_each_other])
-def test_workflow_that_waits_for_no_step_fails(workflow, caplog):
-    with pytest.raises(RuntimeError, match="waits forever"):
-        engines.run(workflow)
-    assert EFFECTS == [("add", 1), ("remove", 1)]
-    assert not caplog.records
-
-
 @task.workflow
 def wait_without_step(steps):
     steps.run(add, 1)
@@ -274,11 +267,14 @@ def return_waiting_coroutine(steps):
     return asyncio.Event().wait()
 
 
-@pytest.mark.parametrize("workflow", [wait_without_step, return_waiting_coroutine])
-def test_plain_workflow_that_waits_for_no_step_fails(workflow):
+@pytest.mark.parametrize(
+    "workflow", [wait_for_event, wait_for_each_other, wait_without_step, return_waiting_coroutine]
+)
+def test_workflow_that_waits_for_no_step_fails(workflow, caplog):
     with pytest.raises(RuntimeError, match="waits forever"):
         engines.run(workflow)
     assert EFFECTS == [("add", 1), ("remove", 1)]
+    assert not caplog.records
 
 
 def items_of_steps(steps):
@@ -331,20 +327,14 @@ def map_computed_items(steps):
 
 @pytest.mark.parametrize("count", range(1, 6))
 def test_limited_map_of_computed_items_continues_after_a_suspension(store, count):
-    engine = engines.load(map_computed_items, backend=store)
     completed = []
 
-    def suspend_later(state, details):
-        completed.append(details)
-        if len(completed) == count:
-            engine.suspend()
+    def is_due(name):
+        completed.append(name)
+        return len(completed) == count
 
-    engine.atom_notifier.register(states.SUCCESS, suspend_later)
-    engine.run()
-    assert engine.storage.get_flow_state() == states.SUSPENDED
-    with contextlib.closing(store.get_connection()) as connection:
-        detail = connection.get_flow_details(engine.storage.flow_uuid)
-    resumed = engines.load(map_computed_items, flow_detail=detail, backend=store)
+    engine = suspended(map_computed_items, store, is_due)
+    resumed = continued(engine, map_computed_items, store)
     resumed.run()
     assert resumed.storage.fetch("result") == [0, 2, 4]
     assert EFFECTS == [("add", 0), ("add", 1), ("add", 2)]

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.continued_engines import continued, parked
 from wbengine import engines, states, steps, task
 from wbengine.persistence import backends
 
@@ -197,16 +198,10 @@ async def suspended_with_sets(steps: steps.AsyncSteps) -> list[int]:
 
 def test_resumed_workflow_repeats_the_order_of_sets() -> None:
     backend = backends.fetch("memory://")
-    engine = engines.load(suspended_with_sets, backend=backend)
-    engine.park_after = 1.0
-    engine.run()
+    engine = parked(engines.load(suspended_with_sets, backend=backend))
     assert engine.storage.get_flow_state() == states.SUSPENDED
     for _ in range(3):
-        detail = backend.get_connection().get_flow_details(engine.storage.flow_uuid)
-        engine = engines.load(suspended_with_sets, flow_detail=detail, backend=backend)
-        engine.park_after = 1.0
-        engine.run()
-        assert engine.parked is not None
+        engine = parked(continued(engine, suspended_with_sets, backend))
     engine.signal("go")
     engine.run()
     assert engine.storage.get_flow_state() == states.SUCCESS

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.continued_engines import continued, parked
 from wbengine import engines, exceptions, steps, task
 from wbengine.persistence import backends
 
@@ -42,11 +43,8 @@ def unstable(steps: steps.Steps, kind: str) -> None:
 def test_message_about_other_arguments_shows_both(kind: str, recorded: str, actual: str) -> None:
     USED.clear()
     backend = backends.fetch("memory://")
-    engine = engines.load(unstable, {"kind": kind}, backend=backend)
-    engine.park_after = 1.0
-    engine.run()
-    detail = backend.get_connection().get_flow_details(engine.storage.flow_uuid)
-    resumed = engines.load(unstable, flow_detail=detail, backend=backend)
+    engine = parked(engines.load(unstable, {"kind": kind}, backend=backend))
+    resumed = continued(engine, unstable, backend)
     with pytest.raises(exceptions.NonDeterministicWorkflow) as caught:
         resumed.run()
     message = str(caught.value)
@@ -71,13 +69,10 @@ def changed(steps: steps.Steps) -> int:
 def test_differing_replay_leaves_no_version_behind() -> None:
     USED.clear()
     backend = backends.fetch("memory://")
-    engine = engines.load(changed, backend=backend)
-    engine.park_after = 1.0
-    engine.run()
+    engine = parked(engines.load(changed, backend=backend))
     uuid = engine.storage.flow_uuid
     for suspends in (True, False):
-        detail = backend.get_connection().get_flow_details(uuid)
-        resumed = engines.load(changed, flow_detail=detail, backend=backend)
+        resumed = continued(engine, changed, backend)
         resumed.suspends_on_difference = suspends
         if suspends:
             with pytest.raises(exceptions.NonDeterministicWorkflow):

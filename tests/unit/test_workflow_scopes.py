@@ -3,10 +3,10 @@
 import asyncio
 import contextlib
 import contextvars
-import threading
 
 import pytest
 
+from tests.support.continued_engines import continued, parked
 from wbengine import engines, states, task
 from wbengine.persistence import backends
 
@@ -241,18 +241,11 @@ async def fail_beside_waits(steps):
 
 def test_failed_scope_cancels_its_open_waits():
     store = backends.fetch("memory://")
-    engine = engines.load(fail_beside_waits, backend=store)
-    engine.park_after = 1.0
-    thread = threading.Thread(target=engine.run, daemon=True)
-    thread.start()
-    thread.join(20)
-    assert not thread.is_alive()
-    assert engine.parked is not None
+    engine = parked(engines.load(fail_beside_waits, backend=store))
     assert EFFECTS == [
         ("book", 2), ("book", 1), ("cancel", 1), ("cancel", 2), ("book", 3)
     ]  # fmt: skip
-    detail = store.get_connection().get_flow_details(engine.storage.flow_uuid)
-    resumed = engines.load(fail_beside_waits, flow_detail=detail, backend=store)
+    resumed = continued(engine, fail_beside_waits, store)
     resumed.signal("go", 7)
     resumed.run()
     assert resumed.storage.get_flow_state() == states.SUCCESS

@@ -4,14 +4,16 @@ import asyncio
 import contextlib
 import datetime as dt
 import sys
-import threading
 import time
 
 import pytest
 
-from wbengine import engines, exceptions, operations, retry, states, task
+from tests.support.continued_engines import continued, parked, suspended
+from tests.support.engine_threads import Running
+from tests.support.waiting import until
+from wbengine import engines, exceptions, operations, retry, signals, states, task
 from wbengine._runtime.gates import signals_and_sleeps
-from wbengine.patterns import linear_flow
+from wbengine.patterns import linear_flow, unordered_flow
 from wbengine.persistence import backends, models
 
 EFFECTS = []
@@ -78,33 +80,13 @@ def store(tmp_path):
     backend.close()
 
 
-def loaded(workflow, inputs=None, **options):
-    return engines.load(workflow, inputs, **options)
-
-
 def run(workflow, engine="serial", **inputs):
     return engines.run(workflow, inputs, engine=engine)["result"]
 
 
-def reload(engine, workflow, backend):
-    """Return a new engine for the stored flow of another one."""
-    connection = backend.get_connection()
-    detail = connection.get_flow_details(engine.storage.flow_uuid)
-    return engines.load(workflow, flow_detail=detail, backend=backend)
-
-
 def suspended_at(workflow, backend, effect):
     """Return the engine of a workflow that was suspended when the effect occurred."""
-    engine = engines.load(workflow, backend=backend)
-
-    def on_change(state, details):
-        if effect in EFFECTS:
-            engine.suspend()
-
-    engine.atom_notifier.register(states.SUCCESS, on_change)
-    engine.run()
-    assert engine.storage.get_flow_state() == states.SUSPENDED
-    return engine
+    return suspended(workflow, backend, lambda name: effect in EFFECTS)
 
 
 def failures_of(engine):
@@ -178,7 +160,7 @@ def test_map_starts_no_item_after_a_failure():
         except ValueError as error:
             return error.args
 
-    engine = loaded(workflow)
+    engine = engines.load(workflow)
     engine.run()
     assert engine.storage.fetch("result") == (1,)
     assert sum(record.is_step for record in engine.storage.flow_detail) == 1
@@ -200,7 +182,7 @@ def test_exception_reverts_steps_in_reverse_order():
             steps.run(add, number)
         steps.run(fail, number=3)
 
-    engine = loaded(workflow)
+    engine = engines.load(workflow)
     error = failures_of(engine)
     assert type(error) is ValueError and error.args == (3,)
     assert engine.storage.get_flow_state() == states.REVERTED
@@ -213,7 +195,7 @@ def test_exception_of_the_function_itself_reverts_steps():
         steps.run(add, 1)
         raise LookupError("mine")
 
-    assert isinstance(failures_of(loaded(workflow)), LookupError)
+    assert isinstance(failures_of(engines.load(workflow)), LookupError)
     assert EFFECTS == ["add 1 1", "subtract 1 1 2"]
 
 
@@ -228,7 +210,7 @@ def test_caught_exception_reverts_nothing_until_workflow_fails():
         steps.run(add, 3)
         steps.run(fail, number=4)
 
-    failures_of(loaded(workflow))
+    failures_of(engines.load(workflow))
     assert EFFECTS == ["add 1 1", "caught", "add 3 1", "subtract 3 1 4", "subtract 1 1 2"]
 
 
@@ -240,7 +222,7 @@ def test_caught_exception_is_not_a_failure_of_the_flow():
         except ValueError as error:
             return str(error.args)
 
-    engine = loaded(workflow)
+    engine = engines.load(workflow)
     engine.run()
     assert engine.storage.get_flow_state() == states.SUCCESS
     assert not engine.storage.get_failures()
@@ -273,7 +255,7 @@ def test_steps_of_a_reverted_scope_are_not_reverted_again():
         except LookupError:
             steps.run(fail, number=1)
 
-    failures_of(loaded(workflow))
+    failures_of(engines.load(workflow))
     assert EFFECTS == ["add 2 1", "subtract 2 1 3"]
 
 
@@ -310,31 +292,24 @@ def test_step_fails_after_its_last_retry():
     def workflow(steps):
         steps.run(always_fail, key="x")
 
-    assert isinstance(failures_of(loaded(workflow)), KeyError)
+    assert isinstance(failures_of(engines.load(workflow)), KeyError)
     assert EFFECTS == ["try x", "try x"]
 
 
-def test_retry_of_the_workflow_begins_with_new_steps():
-    @task.workflow(retries=1)
-    def workflow(steps):
-        steps.run(add, len(EFFECTS))
-        if len(EFFECTS) == 1:
-            raise LookupError
-        return "done"
+def fail_first(steps):
+    steps.run(add, len(EFFECTS))
+    if len(EFFECTS) == 1:
+        raise LookupError
+    return "done"
 
-    assert run(workflow) == "done"
+
+def test_retry_of_the_workflow_begins_with_new_steps():
+    assert run(task.workflow(retries=1)(fail_first)) == "done"
     assert EFFECTS == ["add 0 1", "subtract 0 1 1", "add 2 1"]
 
 
 def test_retry_controller_around_a_workflow_repeats_it():
-    @task.workflow
-    def workflow(steps):
-        steps.run(add, len(EFFECTS))
-        if len(EFFECTS) == 1:
-            raise LookupError
-        return "done"
-
-    flow = linear_flow.Flow("all", retry.Times(2)).add(workflow())
+    flow = linear_flow.Flow("all", retry.Times(2)).add(task.workflow(fail_first)())
     assert engines.run(flow)["result"] == "done"
 
 
@@ -348,7 +323,7 @@ def three_steps(steps):
 
 def test_resumed_workflow_does_not_repeat_complete_steps(store):
     engine = suspended_at(three_steps, store, "add 2 1")
-    resumed = reload(engine, three_steps, store)
+    resumed = continued(engine, three_steps, store)
     resumed.run()
     assert resumed.storage.fetch("result")[0] == 6
     assert EFFECTS == ["add 1 1", "add 2 1", "double 3"]
@@ -367,7 +342,7 @@ def random_values(steps):
 
 def test_replayed_function_receives_the_same_random_values(store):
     engine = suspended_at(random_values, store, "double 1")
-    resumed = reload(engine, random_values, store)
+    resumed = continued(engine, random_values, store)
     resumed.run()
     values = [effect for effect in EFFECTS if isinstance(effect, list)]
     assert len(values) == 2 and values[0] == values[1]
@@ -384,13 +359,13 @@ def one_or_two(steps):
 def test_changed_function_suspends_with_an_error_and_reverts_nothing(store):
     engine = suspended_at(one_or_two, store, "double 1")
     EFFECTS.append("changed")
-    resumed = reload(engine, one_or_two, store)
+    resumed = continued(engine, one_or_two, store)
     error = failures_of(resumed)
     assert isinstance(error, exceptions.NonDeterministicWorkflow)
     assert "step 0 is recorded as" in str(error) and "steps.version" in str(error)
     assert not any("subtract" in str(effect) for effect in EFFECTS)
     EFFECTS.remove("changed")
-    reload(engine, one_or_two, store).run()
+    continued(engine, one_or_two, store).run()
     assert EFFECTS == ["add 1 1", "double 1", "double 2"]
 
 
@@ -405,7 +380,7 @@ def shorter(steps):
 def test_function_that_ends_before_its_recorded_steps_is_refused(store):
     engine = suspended_at(shorter, store, "double 1")
     EFFECTS.append("changed")
-    error = failures_of(reload(engine, shorter, store))
+    error = failures_of(continued(engine, shorter, store))
     assert isinstance(error, exceptions.NonDeterministicWorkflow)
     assert "is not called any more" in str(error)
 
@@ -424,7 +399,7 @@ def versioned(steps):
 def test_version_keeps_the_old_path_only_for_passed_points(store):
     engine = suspended_at(versioned, store, "add 1 1")
     EFFECTS.append("changed")
-    resumed = reload(engine, versioned, store)
+    resumed = continued(engine, versioned, store)
     resumed.run()
     assert resumed.storage.fetch("result") == [3, 4]
     assert "add 2 1" not in EFFECTS
@@ -459,6 +434,28 @@ def test_new_run_uses_the_newest_version():
     assert "add 2 1" in EFFECTS
 
 
+def store_signal(backend, engine, name, value):
+    signal = signals.Signal.of(name, value, time.time())
+    backend.get_connection().put_signal(engine.storage.flow_uuid, signal)
+
+
+def send_at(engine, step, name, value):
+    """Send a signal when a step starts whose name ends so."""
+
+    def on_start(state, details):
+        if details["task_name"].endswith(step):
+            engine.signal(name, value)
+
+    engine.atom_notifier.register(states.RUNNING, on_start)
+
+
+def result_in_time(engine):
+    """Return the result of a workflow that would wait forever after an error."""
+    with Running(engine):
+        pass
+    return engine.storage.fetch("result")
+
+
 @task.workflow
 def waits(steps):
     value = steps.wait_for("approved", timeout=60)
@@ -466,28 +463,18 @@ def waits(steps):
 
 
 def test_signal_ends_a_wait(store):
-    engine = loaded(waits, backend=store)
-    thread = threading.Thread(target=engine.run)
-    thread.start()
-    store.get_connection().put_signal(engine.storage.flow_uuid, _signal("approved", 4))
-    thread.join(10)
+    engine = engines.load(waits, backend=store)
+    with Running(engine):
+        store_signal(store, engine, "approved", 4)
     assert engine.storage.fetch("result") == [4, 5]
 
 
-def _signal(name, value):
-    from wbengine import signals
-
-    return signals.Signal.of(name, value, time.time())
-
-
 def test_parked_workflow_continues_its_wait(store):
-    engine = loaded(waits, backend=store)
-    engine.park_after = 1.0
-    engine.run()
-    assert engine.parked is not None and engine.storage.get_flow_state() == states.SUSPENDED
+    engine = parked(engines.load(waits, backend=store))
+    assert engine.storage.get_flow_state() == states.SUSPENDED
     assert [wait.signal for wait in engine.storage.flow_detail.waits_for] == ["approved"]
-    store.get_connection().put_signal(engine.storage.flow_uuid, _signal("approved", 4))
-    resumed = reload(engine, waits, store)
+    store_signal(store, engine, "approved", 4)
+    resumed = continued(engine, waits, store)
     resumed.run()
     assert resumed.storage.fetch("result") == [4, 5]
 
@@ -523,7 +510,7 @@ def test_cancelled_workflow_reverts_its_steps(store):
         except Exception:
             EFFECTS.append("caught")
 
-    engine = loaded(workflow, backend=store)
+    engine = engines.load(workflow, backend=store)
 
     def on_running(state, details):
         if "wait-for" in details["task_name"]:
@@ -540,8 +527,6 @@ def test_failure_beside_a_workflow_ends_its_wait():
         steps.run(add, 1)
         steps.wait_for("never")
 
-    from wbengine.patterns import unordered_flow
-
     flow = unordered_flow.Flow("all").add(workflow(), fail(inject={"number": 1}))
     assert isinstance(failures_of(engines.load(flow, engine="parallel")), ValueError)
 
@@ -557,14 +542,14 @@ def test_results_are_copies_of_the_stored_ones():
         values.append(3)
         return values
 
-    engine = loaded(workflow)
+    engine = engines.load(workflow)
     engine.run()
     record = next(record for record in engine.storage.flow_detail if record.is_step)
     assert record.results == [1, 2] and engine.storage.fetch("result") == [1, 2, 3]
 
 
 def test_step_records_are_named_by_attempt_position_and_task():
-    engine = loaded(count_up, {"start": 4})
+    engine = engines.load(count_up, {"start": 4})
     engine.run()
     names = [record.name for record in engine.storage.flow_detail if record.is_step]
     prefix = f"{__name__}.count_up/1."
@@ -586,6 +571,7 @@ def test_step_records_are_named_by_attempt_position_and_task():
         (lambda steps: steps.sleep("long"), "must be a number of seconds"),
         (lambda steps: steps.version("x", 0), "must be 1 or more"),
         (lambda steps: steps.map(add, [], max_in_flight=0), "at least 1"),
+        (lambda steps: steps.wait_any(), "at least one signal"),
     ],
 )
 def test_invalid_call_of_a_step_fails_in_the_function(call, message):
@@ -593,7 +579,7 @@ def test_invalid_call_of_a_step_fails_in_the_function(call, message):
     def workflow(steps):
         call(steps)
 
-    assert message in str(failures_of(loaded(workflow)))
+    assert message in str(failures_of(engines.load(workflow)))
 
 
 @pytest.mark.parametrize(
@@ -620,17 +606,15 @@ def test_timers_of_asyncio_are_refused():
     async def workflow(steps):
         await asyncio.sleep(1)
 
-    assert "use await steps.sleep(seconds)" in str(failures_of(loaded(workflow)))
+    assert "use await steps.sleep(seconds)" in str(failures_of(engines.load(workflow)))
 
 
 @ENGINES
 def test_signal_of_any_name_is_received_without_a_store(engine):
-    loaded_engine = loaded(waits, engine=engine)
-    thread = threading.Thread(target=loaded_engine.run)
-    thread.start()
-    loaded_engine.signal("other", 1)
-    loaded_engine.signal("approved", 4)
-    thread.join(10)
+    loaded_engine = engines.load(waits, engine=engine)
+    with Running(loaded_engine):
+        loaded_engine.signal("other", 1)
+        loaded_engine.signal("approved", 4)
     assert loaded_engine.storage.fetch("result") == [4, 5]
 
 
@@ -652,15 +636,10 @@ async def receive_changes_async(steps):
 
 @pytest.mark.parametrize("workflow", [receive_changes, receive_changes_async])
 def test_each_signal_of_a_name_is_received_once_in_order(workflow):
-    engine = loaded(workflow)
+    engine = engines.load(workflow)
     for value in (1, 2, 3):
         engine.signal("change", value)
-
-    def on_change(state, details):
-        if "add" in details["task_name"]:
-            engine.signal("change", 4)
-
-    engine.atom_notifier.register(states.RUNNING, on_change)
+    send_at(engine, "-add", "change", 4)
     engine.run()
     assert engine.storage.fetch("result") == [1, 2, 3, 4]
 
@@ -672,13 +651,8 @@ def test_wait_that_timed_out_leaves_its_signal_to_the_next_wait():
         steps.run(add, 1)
         return steps.wait_for("change", timeout=0, default="none")
 
-    engine = loaded(workflow)
-
-    def on_change(state, details):
-        if "add" in details["task_name"]:
-            engine.signal("change", 4)
-
-    engine.atom_notifier.register(states.RUNNING, on_change)
+    engine = engines.load(workflow)
+    send_at(engine, "-add", "change", 4)
     engine.run()
     assert engine.storage.fetch("result") == 4
 
@@ -699,7 +673,7 @@ def refuse_name(steps):
 
 @pytest.mark.parametrize("workflow", [refuse_timeout, refuse_name])
 def test_invalid_wait_leaves_its_signal_to_the_next_wait(workflow):
-    engine = loaded(workflow)
+    engine = engines.load(workflow)
     engine.signal("change", 4)
     engine.run()
     assert engine.storage.fetch("result") == 4
@@ -716,13 +690,8 @@ def test_cancelled_wait_leaves_its_signal_to_the_next_wait(call):
         await steps.run(add, 2)
         return await steps.wait_for("change", timeout=0, default="none")
 
-    engine = loaded(workflow)
-
-    def on_start(state, details):
-        if "2-add" in details["task_name"]:
-            engine.signal("change", 4)
-
-    engine.atom_notifier.register(states.RUNNING, on_start)
+    engine = engines.load(workflow)
+    send_at(engine, "2-add", "change", 4)
     engine.run()
     assert engine.storage.fetch("result") == 4
 
@@ -762,15 +731,9 @@ async def cancel_first_wait(steps):
     ],
 )
 def test_longest_open_wait_receives_the_signal(store, workflow, first):
-    engine = loaded(workflow, backend=store)
-    sent = {"add": ("change", 4), "double": ("go", 3)}
-
-    def send(state, details):
-        name = details["task_name"].rpartition("-")[2]
-        if name in sent:
-            engine.signal(*sent[name])
-
-    engine.atom_notifier.register(states.RUNNING, send)
+    engine = engines.load(workflow, backend=store)
+    send_at(engine, "-add", "change", 4)
+    send_at(engine, "-double", "go", 3)
     assert result_in_time(engine) == [first, 2, 4]
 
 
@@ -783,14 +746,14 @@ async def wait_with_timeout_beside_longer_wait(steps, timeout):
 
 @pytest.mark.parametrize("timeout", [0, 0.05])
 def test_signal_that_is_read_at_a_timeout_ends_the_longest_wait(store, timeout):
-    engine = loaded(wait_with_timeout_beside_longer_wait, {"timeout": timeout}, backend=store)
+    engine = engines.load(wait_with_timeout_beside_longer_wait, {"timeout": timeout}, backend=store)
     last = "0-add" if timeout == 0 else "2-wait-for-change"
 
-    def store_signal(state, details):
+    def on_start(state, details):
         if details["task_name"].endswith(last):
-            store.get_connection().put_signal(engine.storage.flow_uuid, _signal("change", 4))
+            store_signal(store, engine, "change", 4)
 
-    engine.atom_notifier.register(states.RUNNING, store_signal)
+    engine.atom_notifier.register(states.RUNNING, on_start)
     assert result_in_time(engine) == ["none", 4]
 
 
@@ -801,7 +764,7 @@ async def wait_beside_shorter_wait(steps):
 
 
 def test_signal_that_arrives_between_two_waits_ends_the_longest_wait(monkeypatch):
-    engine = loaded(wait_beside_shorter_wait)
+    engine = engines.load(wait_beside_shorter_wait)
     get = signals_and_sleeps.ReceivedSignals.get
 
     def get_and_send(self, name, number):
@@ -814,15 +777,6 @@ def test_signal_that_arrives_between_two_waits_ends_the_longest_wait(monkeypatch
     assert result_in_time(engine) == [4, "none"]
 
 
-def result_in_time(engine):
-    """Return the result of a workflow that would wait forever after an error."""
-    thread = threading.Thread(target=engine.run, daemon=True)
-    thread.start()
-    thread.join(20)
-    assert not thread.is_alive()
-    return engine.storage.fetch("result")
-
-
 @task.workflow
 def wait_often(steps):
     values = []
@@ -833,7 +787,7 @@ def wait_often(steps):
 
 
 def test_waits_read_stored_signals_only_if_needed(store, monkeypatch):
-    engine = loaded(wait_often, backend=store)
+    engine = engines.load(wait_often, backend=store)
     for value in range(5):
         operations.signal(store, engine.storage.flow_uuid, "change", value)
     reads = []
@@ -852,7 +806,7 @@ async def wait_in_parallel(steps):
 
 
 def test_parallel_waits_receive_the_signals_in_order():
-    engine = loaded(wait_in_parallel)
+    engine = engines.load(wait_in_parallel)
     for value in (1, 2, 3):
         engine.signal("change", value)
     engine.run()
@@ -871,7 +825,7 @@ async def fail_once_in_group(steps):
 @pytest.mark.parametrize("backend", [None, "store"])
 def test_retry_on_of_a_workflow_matches_failures_in_a_task_group(backend, store):
     options = {"backend": store} if backend else {}
-    engine = loaded(fail_once_in_group, **options)
+    engine = engines.load(fail_once_in_group, **options)
     engine.run()
     assert engine.storage.fetch("result") == "end"
     assert EFFECTS == ["add 1 1", "subtract 1 1 2", "add 1 1"]
@@ -890,17 +844,16 @@ async def cancel_received(steps):
 
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_signal_of_cancelled_wait_is_received_once(store, count):
-    engine = loaded(cancel_received, backend=store)
+    engine = engines.load(cancel_received, backend=store)
     engine.park_after = 1.0
     engine.signal("go")
     for value in range(count):
         engine.signal("change", value)
-    thread = threading.Thread(target=engine.run, daemon=True)
-    thread.start()
-    thread.join(20)
-    assert not thread.is_alive() and engine.parked is not None
+    with Running(engine):
+        pass
+    assert engine.parked is not None
     assert [wait.signal for wait in engine.storage.flow_detail.waits_for] == ["resume"]
-    resumed = reload(engine, cancel_received, store)
+    resumed = continued(engine, cancel_received, store)
     resumed.signal("resume")
     assert sorted(result_in_time(resumed)) == list(range(count))
 
@@ -919,7 +872,7 @@ async def fail_beside_wait(steps, call):
 
 @pytest.mark.parametrize("call", [("wait_for", "never"), ("sleep", 3600), ("wait_any", "never")])
 def test_scope_does_not_wait_for_cancelled_wait(call):
-    assert result_in_time(loaded(fail_beside_wait, {"call": call})) == "reverted"
+    assert result_in_time(engines.load(fail_beside_wait, {"call": call})) == "reverted"
     assert EFFECTS[2:] == ["subtract 2 1 3", "subtract 1 1 2"]
 
 
@@ -929,11 +882,9 @@ def park_at_second_wait(steps):
 
 
 def test_wait_shows_the_number_of_the_next_signal(store):
-    engine = loaded(park_at_second_wait, backend=store)
+    engine = engines.load(park_at_second_wait, backend=store)
     engine.signal("change", 1)
-    engine.park_after = 1.0
-    engine.run()
-    waits = [(wait.signal, wait.number) for wait in engine.storage.flow_detail.waits_for]
+    waits = [(wait.signal, wait.number) for wait in parked(engine).storage.flow_detail.waits_for]
     assert waits == [("change", 2)]
 
 
@@ -944,19 +895,11 @@ def approve(steps):
 
 
 def test_wait_any_returns_the_signal_that_was_sent_first(store):
-    engine = loaded(approve, backend=store)
+    engine = engines.load(approve, backend=store)
     engine.signal("rejected", "no")
     engine.signal("approved", "yes")
     engine.run()
     assert engine.storage.fetch("result") == [("rejected", "no"), ("approved", "yes"), "timeout"]
-
-
-def test_wait_any_without_a_name_is_refused():
-    @task.workflow
-    async def workflow(steps):
-        await steps.wait_any()
-
-    assert "at least one signal" in str(failures_of(loaded(workflow)))
 
 
 RUNNING = []
@@ -985,7 +928,7 @@ async def limited(steps):
 
 @pytest.mark.parametrize("stored", [False, True])
 def test_concurrency_limit_of_a_task_applies_to_steps(store, stored):
-    engine = loaded(limited, engine="parallel", backend=store if stored else None)
+    engine = engines.load(limited, engine="parallel", backend=store if stored else None)
     engine.run()
     assert engine.storage.fetch("result") == [*range(6), *range(4)]
     assert EFFECTS == [1] * 6
@@ -1001,20 +944,17 @@ def pausable(steps):
 @ENGINES
 def test_steps_of_a_paused_type_wait_until_it_is_resumed(store, engine):
     operations.pause_tasks(store, f"{__name__}.double")
-    loaded_engine = loaded(pausable, backend=store, engine=engine)
-    thread = threading.Thread(target=loaded_engine.run)
-    thread.start()
-    while not loaded_engine.paused_tasks():
-        time.sleep(0.01)
-    assert loaded_engine.paused_tasks() == {f"{__name__}.double": 1}
-    assert EFFECTS == ["add 1 1"]
-    operations.resume_tasks(store, f"{__name__}.double")
-    thread.join(20)
+    loaded_engine = engines.load(pausable, backend=store, engine=engine)
+    with Running(loaded_engine):
+        until(loaded_engine.paused_tasks)
+        assert loaded_engine.paused_tasks() == {f"{__name__}.double": 1}
+        assert EFFECTS == ["add 1 1"]
+        operations.resume_tasks(store, f"{__name__}.double")
     assert EFFECTS == ["add 1 1", "double 1"]
 
 
 def test_pause_during_a_run_delays_later_steps(store):
-    engine = loaded(pausable, backend=store)
+    engine = engines.load(pausable, backend=store)
 
     def on_change(state, details):
         if "add" in details["task_name"]:
@@ -1022,12 +962,9 @@ def test_pause_during_a_run_delays_later_steps(store):
             engine._ownership.held.on_pauses(tuple(operations.paused_tasks(store)))
 
     engine.atom_notifier.register(states.RUNNING, on_change)
-    thread = threading.Thread(target=lambda: failures_of(engine))
-    thread.start()
-    while not engine.paused_tasks():
-        time.sleep(0.01)
-    engine.cancel()
-    thread.join(20)
+    with Running(engine):
+        until(engine.paused_tasks)
+        engine.cancel()
     assert EFFECTS == ["add 1 1", "subtract 1 1 2"]
 
 
@@ -1044,7 +981,9 @@ def test_task_with_a_revert_must_be_importable():
     def workflow(steps):
         steps.run(local)
 
-    assert "must be defined at the top level of a module" in str(failures_of(loaded(workflow)))
+    assert "must be defined at the top level of a module" in str(
+        failures_of(engines.load(workflow))
+    )
 
 
 def test_revert_of_a_task_that_is_not_imported_fails(monkeypatch):
@@ -1054,7 +993,7 @@ def test_revert_of_a_task_that_is_not_imported_fails(monkeypatch):
         monkeypatch.setattr(sys.modules[__name__], "add", None)
         raise LookupError
 
-    engine = loaded(workflow)
+    engine = engines.load(workflow)
     assert "the module of the workflow does not contain its task" in str(failures_of(engine))
     assert engine.storage.get_flow_state() == states.FAILURE
     monkeypatch.undo()
@@ -1074,7 +1013,7 @@ def test_task_without_revert_is_reverted_without_a_call():
         steps.run(local)
         raise LookupError
 
-    engine = loaded(workflow)
+    engine = engines.load(workflow)
     failures_of(engine)
     record = next(record for record in engine.storage.flow_detail if record.is_step)
     assert (record.state, record.attempt, record.results) == (states.REVERTED, 1, 1)
@@ -1082,7 +1021,7 @@ def test_task_without_revert_is_reverted_without_a_call():
 
 @pytest.mark.parametrize("stored", [False, True])
 def test_reset_workflow_begins_with_new_steps(store, stored):
-    engine = loaded(count_up, {"start": 4}, backend=store if stored else None)
+    engine = engines.load(count_up, {"start": 4}, backend=store if stored else None)
     engine.run()
     engine.reset()
     engine.run()
@@ -1092,14 +1031,7 @@ def test_reset_workflow_begins_with_new_steps(store, stored):
 
 
 def test_reset_after_reversion_begins_with_new_steps():
-    @task.workflow
-    def workflow(steps):
-        steps.run(add, len(EFFECTS))
-        if len(EFFECTS) == 1:
-            raise LookupError
-        return "done"
-
-    engine = loaded(workflow)
+    engine = engines.load(task.workflow(fail_first))
     failures_of(engine)
     engine.run()
     assert engine.storage.fetch("result") == "done"
@@ -1123,7 +1055,7 @@ def test_failed_revert_of_a_step_is_raised_once():
         steps.run(stay, number=2)
         raise LookupError
 
-    engine = loaded(workflow)
+    engine = engines.load(workflow)
     error = failures_of(engine)
     assert type(error) is OSError and error.args == (2,)
     assert engine.storage.get_flow_state() == states.FAILURE
