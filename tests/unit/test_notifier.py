@@ -9,6 +9,7 @@ import threading
 
 import pytest
 
+from tests.support.threads import call_in_threads
 from wbengine.types import notifier as nt
 
 
@@ -179,11 +180,7 @@ def test_concurrent_registrations_and_removals_are_all_applied(notifier):
                 for recorder in mine:
                     change("e", recorder)
 
-            threads = [threading.Thread(target=churn, args=(mine,)) for mine in recorders]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
+            call_in_threads(churn, recorders)
             assert len(notifier) == (800 if change == notifier.register else 0)
     finally:
         sys.setswitchinterval(before)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support import outgoing
+from tests.support.threads import call_in_threads
 from tests.support.workers import until
 from tests.unit.senders import WAIT, Place
 from wbengine import exceptions as exc
@@ -251,11 +252,7 @@ def test_messages_of_many_threads_keep_the_order_of_each_thread(place: Place) ->
         for number in range(start, start + 200):
             place.put(number)
 
-    threads = [threading.Thread(target=put, args=(start,)) for start in (0, 1000, 2000)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    call_in_threads(put, (0, 1000, 2000))
     assert place.sender.flush(WAIT)
     arrived = place.arrived()
     assert len(arrived) == len(set(arrived)) == 600

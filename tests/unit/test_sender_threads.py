@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.support import outgoing
+from tests.support.threads import call_in_threads
 from tests.support.workers import until
 from tests.unit.senders import WAIT, Place
 from wbengine.engines.worker_based._connections.outgoing import OutgoingMessage
@@ -212,11 +213,7 @@ def test_calls_and_messages_complete_without_further_activity(place: Place, seed
                 assert place.sender.flush(WAIT)
 
     expected = [0] * 3
-    threads = [threading.Thread(target=work, args=(who,)) for who in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    call_in_threads(work, range(3))
     arrived: list[Any] = []
     until(lambda: bool(arrived.extend(place.arrived())) or not place.sender.queue_length)
     until(lambda: len(done) == sum(expected))

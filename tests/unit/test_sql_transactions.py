@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from tests.support.threads import call_in_threads
 from wbengine import _sql, exceptions
 from wbengine._sql import dialects
 
@@ -135,17 +136,12 @@ def test_read_transaction_has_a_consistent_snapshot(engine: sa.Engine) -> None:
 
 def test_write_transaction_locks_from_its_start(engine: sa.Engine) -> None:
     """A transaction that reads first and writes later is therefore never rejected."""
-    threads = []
 
     def add(connection: sa.Connection) -> None:
         present = connection.scalar(COUNT)
         connection.execute(INSERT, {"k": str(present), "v": ""})
 
-    for _ in range(8):
-        threads.append(threading.Thread(target=_sql.transact, args=(engine, "Adding", add)))
-        threads[-1].start()
-    for thread in threads:
-        thread.join()
+    call_in_threads(lambda _: _sql.transact(engine, "Adding", add), range(8))
     assert count(engine) == 8
 
 
@@ -194,16 +190,18 @@ def test_file_that_is_not_a_database_raises_corrupt_record(tmp_path: Path) -> No
     assert path.read_bytes() == b"all but a database" * 100
 
 
-def test_missing_folder_is_named_in_the_error() -> None:
-    engine = _sql.make_engine("sqlite:////no/such/folder/x.db")
-    expected = "Reading failed: unable to open.*/x.db .*folder /no/such/folder does not exist"
-    with pytest.raises(exceptions.StorageFailure, match=expected):
-        _sql.transact(engine, "Reading", execute("SELECT 1"), write=False)
+UNUSABLE_PATHS = {
+    "missing folder": ("/no/such/folder/x.db", "/x.db .*folder /no/such/folder does not exist"),
+    "folder": ("{}", "this is a folder"),
+}
 
 
-def test_folder_in_place_of_the_file_is_named_in_the_error(tmp_path: Path) -> None:
-    engine = _sql.make_engine(f"sqlite:///{tmp_path}")
-    with pytest.raises(exceptions.StorageFailure, match=r"unable to open.*this is a folder"):
+@pytest.mark.parametrize(("path", "reason"), UNUSABLE_PATHS.values(), ids=UNUSABLE_PATHS)
+def test_unusable_path_is_named_in_the_error(tmp_path: Path, path: str, reason: str) -> None:
+    engine = _sql.make_engine(f"sqlite:///{path.format(tmp_path)}")
+    with pytest.raises(
+        exceptions.StorageFailure, match=f"^Reading failed: unable to open.*{reason}"
+    ):
         _sql.transact(engine, "Reading", execute("SELECT 1"), write=False)
 
 
@@ -234,16 +232,9 @@ def test_in_memory_database_is_shared_by_all_threads() -> None:
     engine = _sql.make_engine("sqlite://")
     _sql.transact(engine, "Making", lambda it: it.execute(sa.text("CREATE TABLE t (k, v)")))
     row = {"k": "a", "v": "b"}
-    threads = [
-        threading.Thread(
-            target=_sql.transact, args=(engine, "Writing", lambda it: it.execute(INSERT, row))
-        )
-        for _ in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    call_in_threads(
+        lambda _: _sql.transact(engine, "Writing", lambda it: it.execute(INSERT, row)), range(4)
+    )
     assert count(engine) == 4
 
 
