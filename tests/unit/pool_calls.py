@@ -55,6 +55,13 @@ class Box:
         return pid
 
 
+def result_of(pool: Any, fn: Any, *args: Any) -> Any:
+    """Return the result of a call."""
+    box = Box()
+    pool.submit(fn, args, box)
+    return box.get()
+
+
 def switch_often(emit: Any) -> None:
     """Switch between the threads of this process at nearly each step."""
     sys.setswitchinterval(1e-5)

@@ -53,7 +53,7 @@ def pool(request: pytest.FixtureRequest) -> Any:
             yield new_pool
     elif request.param == "processes":
         with pools.ProcessPool(1) as new_pool:
-            submit(new_pool, calls.whoami)  # the first call of a child is slower
+            calls.result_of(new_pool, calls.whoami)  # the first call of a child is slower
             yield new_pool
     elif request.param == "solo":
         solo = pools.SoloPool()
@@ -152,14 +152,8 @@ def test_cancel_ends_running_call_and_fails_waiting_call(pool: Any) -> None:
     pool.submit(calls.is_cancelled, (), box)
     assert box.get() is False
     first.cancel(0.0)  # the call has ended
-    assert isinstance(submit(pool, calls.whoami), int)
+    assert isinstance(calls.result_of(pool, calls.whoami), int)
     assert waiting.done.empty() and box.done.empty()
-
-
-def submit(pool: Any, fn: Any, *args: Any) -> Any:
-    box = calls.Box()
-    pool.submit(fn, args, box)
-    return box.get()
 
 
 def test_withdrawn_call_is_not_cancelled_and_vice_versa(pool: Any) -> None:
@@ -174,7 +168,7 @@ def test_withdrawn_call_is_not_cancelled_and_vice_versa(pool: Any) -> None:
     first.cancel()
     assert box.get() == "obeyed"
     assert other.done.empty()
-    assert submit(pool, calls.is_cancelled) is False
+    assert calls.result_of(pool, calls.is_cancelled) is False
 
 
 def test_time_limit_without_values_is_unlimited(pool: Any) -> None:
@@ -268,12 +262,12 @@ def test_hard_limit_kills_only_the_stuck_child(processes: Any) -> None:
     ticket = processes.submit(calls.obedient, (), other, other.event)
     pid = other.begun()
     for fn in (calls.stopped, calls.stubborn, calls.spin):
-        box, victim = calls.Box(), submit(processes, calls.whoami)
+        box, victim = calls.Box(), calls.result_of(processes, calls.whoami)
         processes.submit(fn, (), box, None, limit(None, 0.2), name="stuck")
         text = box.failure(HARD).exception_str
         assert "task 'stuck' did not end within its hard limit of 0.2 s" in text
         assert f"its process {victim} was killed" in text
-        assert submit(processes, calls.whoami) not in (victim, pid)
+        assert calls.result_of(processes, calls.whoami) not in (victim, pid)
     ticket.cancel()
     assert other.get() == "obeyed"
     assert pid in serving(processes)
@@ -289,14 +283,14 @@ def test_soft_limit_interrupts_sleeping_child_without_ending_it(processes: Any) 
 def test_soft_limit_near_end_of_call_in_child_is_raised_only_there() -> None:
     count, results = int(os.environ.get("WBENGINE_TEST_ALARMS", "600")), calls.Box()
     with pools.ProcessPool(1) as pool:
-        pid = submit(pool, calls.whoami)
-        assert submit(pool, calls.switch_often) is None
+        pid = calls.result_of(pool, calls.whoami)
+        assert calls.result_of(pool, calls.switch_often) is None
         for number in range(count):
             soft = 0.0002 + number % 40 * 0.0004
             pool.submit(calls.busy, (0.001,), results, None, limit(soft))
             pool.submit(calls.busy, (0.0,), results)
         values = [results.get() for _ in range(2 * count)]
-        assert submit(pool, calls.whoami) == pid
+        assert calls.result_of(pool, calls.whoami) == pid
     assert values[1::2] == ["ended"] * count
     ended = sum(value == "ended" for value in values[::2])
     assert ended + sum(isinstance(v, ft.Failure) and bool(v.check(SOFT)) for v in values) == count
@@ -312,7 +306,7 @@ def test_child_that_ignores_cancel_is_killed_after_grace_period(processes: Any) 
     ticket.cancel(0.05)
     text = box.failure(exceptions.Cancelled).exception_str
     assert "task 'deaf' was cancelled but did not end" in text and str(victim) in text
-    assert submit(processes, calls.whoami) not in (pid, victim)
+    assert calls.result_of(processes, calls.whoami) not in (pid, victim)
     innocent.cancel(calls.WAIT)
     assert other.get() == "obeyed"
     assert pid in serving(processes)
@@ -334,7 +328,7 @@ def test_cancel_does_not_block_on_child_that_does_not_read() -> None:
     """The child is stopped during the transfer of a large call, and the hard limit kills it."""
     box, hard = calls.Box(), time_limits.TimeLimit(hard=5.0)
     with pools.ProcessPool(1) as pool:
-        pid, before = submit(pool, calls.whoami), len(timers.of_process())
+        pid, before = calls.result_of(pool, calls.whoami), len(timers.of_process())
         os.kill(pid, signal.SIGSTOP)
         call = pool.submit(calls.accept, (b"x" * 64 * MIB,), box, limit=hard)
         until(lambda: len(timers.of_process()) > before)
@@ -351,7 +345,7 @@ def test_cancel_does_not_block_on_child_that_does_not_read() -> None:
 
 def test_child_is_replaced_after_max_calls() -> None:
     with pools.ProcessPool(1, max_calls=3) as pool:
-        pids = [submit(pool, calls.whoami) for _ in range(9)]
+        pids = [calls.result_of(pool, calls.whoami) for _ in range(9)]
     assert [len(set(pids[at : at + 3])) for at in (0, 3, 6)] == [1, 1, 1]
     assert len(set(pids)) == 3
 
@@ -368,7 +362,7 @@ def test_only_the_child_above_max_memory_is_killed() -> None:
         innocent.cancel()
         assert re.match(rf"process {victim} used [1-9]\d\d,\d+,\d+ bytes", text), text
         assert f"while it ran task 'greedy', more than {maximum:,};" in text
-        assert submit(pool, calls.whoami) != victim
+        assert calls.result_of(pool, calls.whoami) != victim
         assert other.get() == "obeyed" and pid in serving(pool)
 
 
@@ -379,7 +373,7 @@ def test_memory_checks_of_a_call_leave_no_timers() -> None:
         return sum(isinstance(each, timers.Timer) for each in gc.get_objects())
 
     with pools.ProcessPool(1, max_memory=10**6 * MIB) as pool:
-        submit(pool, calls.whoami)
+        calls.result_of(pool, calls.whoami)
         before, peak, box = timer_count(), 0, calls.Box()
         pool.submit(calls.busy, (1.5,), box)
         while box.done.empty():
@@ -393,10 +387,10 @@ def test_child_above_max_memory_after_its_call_is_replaced(
 ) -> None:
     monkeypatch.setattr(process_pool, "_MEMORY_CHECK_SECONDS", 60.0)  # no check during the call
     with pools.ProcessPool(1, max_memory=150 * MIB) as pool:
-        first = submit(pool, calls.whoami)
-        assert submit(pool, calls.keep, 1 * MIB) == first
-        assert submit(pool, calls.keep, 300 * MIB) == first
-        assert submit(pool, calls.whoami) != first
+        first = calls.result_of(pool, calls.whoami)
+        assert calls.result_of(pool, calls.keep, 1 * MIB) == first
+        assert calls.result_of(pool, calls.keep, 300 * MIB) == first
+        assert calls.result_of(pool, calls.whoami) != first
 
 
 @pytest.mark.parametrize(
@@ -413,7 +407,7 @@ def test_hard_limit_never_kills_the_next_call() -> None:
     """The limits are near the ends of the calls. The next call runs in the same or a new child."""
     ended = calls.Box()
     with pools.ProcessPool(1) as pool:
-        submit(pool, calls.whoami)
+        calls.result_of(pool, calls.whoami)
         for number in range(60):
             pool.submit(
                 calls.busy, (0.002,), ended, None, limit(None, 0.0015 + number % 20 * 0.0001)
@@ -430,8 +424,8 @@ def test_descriptors_of_dead_children_are_closed() -> None:
         return len(os.listdir("/proc/self/fd"))
 
     with pools.ProcessPool(1, max_calls=1) as pool:
-        submit(pool, calls.whoami)
+        calls.result_of(pool, calls.whoami)
         before = count()
         for _ in range(5):
-            submit(pool, calls.whoami)
+            calls.result_of(pool, calls.whoami)
         assert count() <= before + 4

@@ -20,6 +20,7 @@ import pytest
 
 from tests.support import fresh, python
 from tests.support.forks import answer_of_fork
+from tests.support.threads import call_in_threads
 from tests.support.waiting import until
 from tests.unit import pool_calls as calls
 from wbengine import exceptions, pools
@@ -94,15 +95,14 @@ def test_result_callback_runs_in_thread_of_the_slot(pool: Any) -> None:
     assert thread.startswith("wbengine-")
 
 
-@pytest.mark.parametrize(
-    ("fn", "kind", "text"),
-    [
-        (calls.boom, "LookupError", "boom"),
-        (calls.bad_exit, "SystemExit", "enough"),
-        (calls.interrupt, "KeyboardInterrupt", ""),
-    ],
-    ids=["exception", "system-exit", "keyboard-interrupt"],
-)
+RAISING: dict[str, tuple[Any, str, str]] = {
+    "exception": (calls.boom, "LookupError", "boom"),
+    "system-exit": (calls.bad_exit, "SystemExit", "enough"),
+    "keyboard-interrupt": (calls.interrupt, "KeyboardInterrupt", ""),
+}
+
+
+@pytest.mark.parametrize(("fn", "kind", "text"), RAISING.values(), ids=RAISING)
 def test_any_exception_of_a_call_becomes_a_failure(
     box: calls.Box, pool: Any, fn: Any, kind: str, text: str
 ) -> None:
@@ -111,8 +111,7 @@ def test_any_exception_of_a_call_becomes_a_failure(
     assert failure.check(kind)
     assert failure.exception_str == text
     assert fn.__name__ in failure.traceback_str
-    pool.submit(calls.double, (1,), box)
-    assert box.get() == 2
+    assert calls.result_of(pool, calls.double, 1) == 2
 
 
 def ended(pid: int) -> bool:
@@ -124,13 +123,11 @@ def ended(pid: int) -> bool:
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="looks at processes in /proc")
-def test_forked_child_that_returns_from_a_call_exits(box: calls.Box, pool: Any) -> None:
+def test_forked_child_that_returns_from_a_call_exits(pool: Any) -> None:
     for _ in range(3):
-        pool.submit(calls.fork, (), box)
-        child = box.get()
+        child = calls.result_of(pool, calls.fork)
         assert child > 0
-        pool.submit(calls.double, (2,), box)
-        assert box.get() == 4
+        assert calls.result_of(pool, calls.double, 2) == 4
         deadline = time.monotonic() + calls.WAIT
         while not ended(child):
             assert time.monotonic() < deadline
@@ -140,8 +137,7 @@ def test_forked_child_that_returns_from_a_call_exits(box: calls.Box, pool: Any) 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_fork_cannot_use_slots_of_its_parent(box: calls.Box, pool: Any) -> None:
     unused = type(pool)(1)
-    pool.submit(calls.double, (2,), box)
-    assert box.get() == 4
+    assert calls.result_of(pool, calls.double, 2) == 4
     text = "RuntimeError: pool 'wbengine' was started before this process was forked"
     for call in (lambda: pool.submit(calls.double, (2,), box), pool.start):
         assert text in answer_of_fork(call)
@@ -150,12 +146,10 @@ def test_fork_cannot_use_slots_of_its_parent(box: calls.Box, pool: Any) -> None:
 
     def run_in_fork() -> Any:
         with unused:
-            unused.submit(calls.double, (3,), box)
-            return box.get()
+            return calls.result_of(unused, calls.double, 3)
 
     assert answer_of_fork(run_in_fork) == "6"
-    pool.submit(calls.double, (2,), box)
-    assert box.get() == 4
+    assert calls.result_of(pool, calls.double, 2) == 4
 
 
 def test_events_arrive_in_order_and_before_the_result(box: calls.Box, pool: Any) -> None:
@@ -164,9 +158,8 @@ def test_events_arrive_in_order_and_before_the_result(box: calls.Box, pool: Any)
     assert box.log == [("step", {"index": index}) for index in range(100)] + [("done", "told")]
 
 
-def test_events_without_callback_are_dropped(box: calls.Box, pool: Any) -> None:
-    pool.submit(calls.tell, (3,), box)
-    assert box.get() == "told"
+def test_events_without_callback_are_dropped(pool: Any) -> None:
+    assert calls.result_of(pool, calls.tell, 3) == "told"
 
 
 def test_events_after_the_result_are_dropped(box: calls.Box, process: Any) -> None:
@@ -294,28 +287,22 @@ def test_idle_pool_stops_without_killing_children(
 # Processes only ---------------------------------------------------------------------------------
 
 
-def test_children_are_separate_processes_without_state_of_parent(
-    box: calls.Box, processes: Any
-) -> None:
+def test_children_are_separate_processes_without_state_of_parent(processes: Any) -> None:
     calls.set_mark("parent")
     try:
-        processes.submit(calls.whoami, (), box)
-        assert box.get() != os.getpid()
-        processes.submit(calls.get_mark, (), box)
-        assert box.get() == ""
+        assert calls.result_of(processes, calls.whoami) != os.getpid()
+        assert calls.result_of(processes, calls.get_mark) == ""
     finally:
         calls.set_mark("")
 
 
 def test_slots_start_on_demand(box: calls.Box, processes: Any) -> None:
     assert processes.pids == []
-    processes.submit(calls.whoami, (), box)
-    pid = box.get()
+    pid = calls.result_of(processes, calls.whoami)
     assert processes.pids == [pid]
     processes.start()
     processes.submit(calls.whoami, (), box)
-    processes.submit(calls.whoami, (), box)
-    assert box.get() in processes.pids
+    assert calls.result_of(processes, calls.whoami) in processes.pids
     assert box.get() in processes.pids
 
 
@@ -353,21 +340,18 @@ def test_only_the_child_that_died_is_replaced(
     assert other.get() == pid
 
 
-def test_child_that_dies_while_idle_loses_no_call(box: calls.Box, process: Any) -> None:
-    process.submit(calls.whoami, (), box)
-    first = box.get()
+def test_child_that_dies_while_idle_loses_no_call(process: Any) -> None:
+    first = calls.result_of(process, calls.whoami)
     fd = os.pidfd_open(first)
     os.kill(first, signal.SIGKILL)
     select.select([fd], [], [], calls.WAIT)
     os.close(fd)
-    process.submit(calls.whoami, (), box)
-    assert box.get() not in (first, os.getpid())
+    assert calls.result_of(process, calls.whoami) not in (first, os.getpid())
 
 
 def test_hard_limit_ends_call_during_transfer_to_child(box: calls.Box, process: Any) -> None:
     """The call exceeded its limit, so it is not started again."""
-    process.submit(calls.whoami, (), box)
-    os.kill(box.get(), signal.SIGSTOP)
+    os.kill(calls.result_of(process, calls.whoami), signal.SIGSTOP)
     limit = time_limits.TimeLimit(None, 0.5)
     process.submit(calls.accept, (b"x" * 1_000_000,), box, limit=limit)
     assert box.failure().check(exceptions.TimeLimitExceeded)
@@ -383,29 +367,26 @@ def test_stop_with_kill_ends_running_call(box: calls.Box, door: Door) -> None:
     assert len(box.log) == 1
 
 
-@pytest.mark.parametrize(
-    ("fn", "args", "path", "kind"),
-    [
-        (calls.accept, ({"x": [1, threading.Lock()]},), "call", "lock"),
-        (lambda emit: None, (), "call", "lambda"),
-        (calls.holds_lock, (), "result", "lock"),
-        (calls.accept, (calls.Unpicklable(),), "call", "SystemExit"),
-        (calls.leave_thread_and_return_unpicklable, (), "result", "SystemExit"),
-    ],
-    ids=["argument", "function", "result", "exiting argument", "exiting result"],
-)
+UNPICKLABLE: dict[str, tuple[Any, tuple[Any, ...], str, str]] = {
+    "argument": (calls.accept, ({"x": [1, threading.Lock()]},), "call", "lock"),
+    "function": (lambda emit: None, (), "call", "lambda"),
+    "result": (calls.holds_lock, (), "result", "lock"),
+    "exiting argument": (calls.accept, (calls.Unpicklable(),), "call", "SystemExit"),
+    "exiting result": (calls.leave_thread_and_return_unpicklable, (), "result", "SystemExit"),
+}
+
+
+@pytest.mark.parametrize(("fn", "args", "path", "kind"), UNPICKLABLE.values(), ids=UNPICKLABLE)
 def test_error_names_call_or_result_that_cannot_be_pickled(
     box: calls.Box, process: Any, fn: Any, args: tuple[Any, ...], path: str, kind: str
 ) -> None:
-    process.submit(calls.whoami, (), box)
-    pid = box.get()
+    pid = calls.result_of(process, calls.whoami)
     process.submit(fn, args, box)
     failure = box.failure()
     assert failure.check(exceptions.NotEncodable)
     assert path in failure.exception_str
     assert kind in failure.exception_str
-    process.submit(calls.whoami, (), box)
-    assert box.get() == pid
+    assert calls.result_of(process, calls.whoami) == pid
 
 
 def test_event_that_cannot_be_pickled_raises_in_the_call(box: calls.Box, process: Any) -> None:
@@ -431,27 +412,19 @@ def test_exception_with_custom_constructor_is_returned(box: calls.Box, process: 
     assert failure.exception_str == "1 and 2"
 
 
-def test_large_arguments_and_results_are_passed(box: calls.Box, process: Any) -> None:
+def test_large_arguments_and_results_are_passed(process: Any) -> None:
     big = b"x" * 3_000_000
-    process.submit(calls.double, (big,), box)
-    assert box.get() == big + big
+    assert calls.result_of(process, calls.double, big) == big + big
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP], ids=["sigint", "sighup"])
-def test_children_ignore_signals_of_the_process_group(
-    box: calls.Box, process: Any, number: int
-) -> None:
-    process.submit(calls.interrupt_self, (number,), box)
-    assert box.get() == "unimpressed"
+def test_children_ignore_signals_of_the_process_group(process: Any, number: int) -> None:
+    assert calls.result_of(process, calls.interrupt_self, number) == "unimpressed"
 
 
-def test_processes_that_a_call_forks_have_default_signal_handlers(
-    box: calls.Box, process: Any
-) -> None:
-    process.submit(calls.terminate_fork, (), box)
-    assert box.get() == -signal.SIGTERM
-    process.submit(calls.map_in_forks, (), box)
-    assert box.get() == [signal.default_int_handler] * 2
+def test_processes_that_a_call_forks_have_default_signal_handlers(process: Any) -> None:
+    assert calls.result_of(process, calls.terminate_fork) == -signal.SIGTERM
+    assert calls.result_of(process, calls.map_in_forks) == [signal.default_int_handler] * 2
 
 
 @pytest.mark.parametrize("reuses_numbers", [False, True])
@@ -462,21 +435,17 @@ def test_child_that_closed_its_pipe_is_reported_as_lost(
     failure = box.failure()
     assert failure.check(exceptions.WorkerLost)
     assert "exit code 75" in failure.exception_str
-    process.submit(calls.double, (2,), box)
-    assert box.get() == 4
+    assert calls.result_of(process, calls.double, 2) == 4
 
 
-def test_child_whose_main_thread_has_ended_is_replaced(box: calls.Box, process: Any) -> None:
-    process.submit(calls.leave_thread_and_alarm, (), box)
-    pid = box.get()
+def test_child_whose_main_thread_has_ended_is_replaced(process: Any) -> None:
+    pid = calls.result_of(process, calls.leave_thread_and_alarm)
     until(lambda: not pathlib.Path(f"/proc/{pid}").exists(), within=5)
-    process.submit(calls.double, (2,), box)
-    assert box.get() == 4
+    assert calls.result_of(process, calls.double, 2) == 4
 
 
-def test_fork_server_ignores_signals_of_the_process_group(box: calls.Box, process: Any) -> None:
-    process.submit(calls.interrupt_parent, (), box)
-    assert box.get() is False
+def test_fork_server_ignores_signals_of_the_process_group(process: Any) -> None:
+    assert calls.result_of(process, calls.interrupt_parent) is False
 
 
 def test_child_in_deleted_folder_fails_with_reason(
@@ -491,33 +460,27 @@ def test_child_in_deleted_folder_fails_with_reason(
     assert failure.exception_str == "the current folder of this process was deleted"
 
 
-def test_children_inherit_the_current_environment(
-    box: calls.Box, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_children_inherit_the_current_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for value in ("one", "two"):
         monkeypatch.setenv("WBENGINE_TEST", value)
         with pools.ProcessPool(1) as pool:
-            pool.submit(calls.environment, ("WBENGINE_TEST",), box)
-            assert box.get() == value
+            assert calls.result_of(pool, calls.environment, "WBENGINE_TEST") == value
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="needs /proc")
 def test_children_inherit_no_sockets_of_the_parent(
     box: calls.Box, processes: Any, door: Door
 ) -> None:
-    processes.submit(calls.whoami, (), box)
-    box.get()
+    calls.result_of(processes, calls.whoami)
     processes.submit(calls.knock, (door.path,), box)
     _, guest = door.guest()
-    processes.submit(calls.open_sockets, (), box)
-    assert len(box.get()) == 1
+    assert len(calls.result_of(processes, calls.open_sockets)) == 1
     guest.close()
 
 
-def test_thread_left_by_a_call_does_not_delay_stop(box: calls.Box) -> None:
+def test_thread_left_by_a_call_does_not_delay_stop() -> None:
     pool = pools.ProcessPool(1)
-    pool.submit(calls.leaked_thread, (), box)
-    assert box.get() == "leaked"
+    assert calls.result_of(pool, calls.leaked_thread) == "leaked"
     pool.stop()  # must not wait for the thread of the call
 
 
@@ -576,8 +539,7 @@ def test_pending_coroutines_of_child_are_cancelled_when_it_ends(
     """All calls of a child share one event loop, which ends with the child."""
     with pools.ProcessPool(1) as pool:
         pool.submit(calls.leave_behind, (str(tmp_path / "a"),), box)
-        pool.submit(calls.leave_behind, (str(tmp_path / "b"),), box)
-        assert box.get() == box.get()
+        assert calls.result_of(pool, calls.leave_behind, str(tmp_path / "b")) == box.get()
         assert list(tmp_path.iterdir()) == []
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
 
@@ -703,11 +665,7 @@ def test_concurrent_submits_and_cancels_lose_no_call() -> None:
                 if number % 7 == 0:
                     time.sleep(pause)
 
-        threads = [threading.Thread(target=submit, args=(n * 1e-4,)) for n in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        call_in_threads(submit, [n * 1e-4 for n in range(4)])
         for _ in range(4 * count):
             box.get()
         assert pool.unfinished == 0
