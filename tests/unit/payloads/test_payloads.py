@@ -7,7 +7,6 @@ import os
 import pickle
 import random
 import stat
-import threading
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import zstandard
 
 from tests.support import key_files
 from tests.support.buckets import FLOW, LARGE, random_bytes, reference_to
+from tests.support.threads import call_in_threads
 from wbengine import _payloads, exceptions
 from wbengine._payloads import content, encryption
 from wbengine._payloads import payloads as payloads_module
@@ -44,28 +44,26 @@ def overwrite(payloads: Payloads, reference: Reference, data: bytes) -> None:
     payloads.files.write(data_name(reference.address), lambda: [data])
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        random_bytes(LARGE),
-        "ä" * LARGE,
-        {"frame": random_bytes(LARGE), "count": 3, ("a", 1): "x" * LARGE},
-        [random_bytes(LARGE), 1, None],
-        (1, random_bytes(LARGE)),
-        [{"number": n, "text": "y" * 40} for n in range(4000)],
-        tuple("z" * 50_000 for _ in range(5)),
-        {n: str(n) * 10 for n in range(20_000)},
-    ],
-    ids=["bytes", "text", "dict", "list", "tuple", "many small", "few medium", "dict of small"],
-)
+LARGE_VALUES: dict[str, Any] = {
+    "bytes": random_bytes(LARGE),
+    "text": "ä" * LARGE,
+    "dict": {"frame": random_bytes(LARGE), "count": 3, ("a", 1): "x" * LARGE},
+    "list": [random_bytes(LARGE), 1, None],
+    "tuple": (1, random_bytes(LARGE)),
+    "many small": [{"number": n, "text": "y" * 40} for n in range(4000)],
+    "few medium": tuple("z" * 50_000 for _ in range(5)),
+    "dict of small": {n: str(n) * 10 for n in range(20_000)},
+}
+
+
+@pytest.mark.parametrize("value", LARGE_VALUES.values(), ids=LARGE_VALUES)
 def test_large_values_are_replaced_by_references_and_loaded_again(
-    location: str, value: Any
+    anywhere: Payloads, value: Any
 ) -> None:
-    payloads = Payloads(location)
-    stored = payloads.store_large(value, "result", FLOW)
+    stored = anywhere.store_large(value, "result", FLOW)
     assert len(codec.dumps(stored)) <= MAX_INLINE_BYTES
     again = codec.loads(codec.dumps(stored))
-    loaded = payloads.load_all(again, "test")
+    loaded = anywhere.load_all(again, "test")
     assert loaded == value
     assert type(loaded) is type(value)
 
@@ -86,8 +84,7 @@ def test_equal_values_are_written_once(location: str) -> None:
     assert names == {f"{first.address}.{FLOW}", f"{first.address}.another-flow"}
 
 
-def test_address_is_the_digest_of_the_content(tmp_path: Path) -> None:
-    payloads = Payloads(str(tmp_path))
+def test_address_is_the_digest_of_the_content(payloads: Payloads) -> None:
     reference = reference_to(payloads, "x" * LARGE)
     with payloads.files.read(data_name(reference.address)) as file:
         data = content.read(file, reference.size)
@@ -95,10 +92,9 @@ def test_address_is_the_digest_of_the_content(tmp_path: Path) -> None:
 
 
 def test_address_of_a_signing_process_is_a_mac_that_another_key_refuses(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    payloads: Payloads, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key_files.in_use(tmp_path / "keys.json", monkeypatch)
-    payloads = Payloads(str(tmp_path / "payloads"))
     reference = reference_to(payloads, "x" * LARGE)
     with payloads.files.read(data_name(reference.address)) as file:
         data = content.read(file, reference.size)
@@ -110,13 +106,12 @@ def test_address_of_a_signing_process_is_a_mac_that_another_key_refuses(
 
 
 def test_payload_of_a_rotated_key_is_readable(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    payloads: Payloads, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = keys.new()[keys.ANY]
     path = tmp_path / "keys.json"
     keys.write(path, old)
     monkeypatch.setenv(keys.VARIABLE, str(path))
-    payloads = Payloads(str(tmp_path / "payloads"))
     reference = reference_to(payloads, "x" * LARGE)
     new_secret = keys.new()[keys.ANY]["store"][0]
     rotated = {**old, "store": [{**old["store"][0], "until": 1.0}, new_secret]}
@@ -127,35 +122,31 @@ def test_payload_of_a_rotated_key_is_readable(
     assert reference_to(payloads, "x" * LARGE).key == new_secret["id"]
 
 
-def test_compressible_payload_is_compressed_and_random_one_is_not(location: str) -> None:
-    payloads = Payloads(location)
-    text, noise = reference_to(payloads, "abc" * 10**6), reference_to(payloads, random_bytes(10**6))
-    assert len(raw(payloads, text)) < text.size / 10
-    assert noise.size < len(raw(payloads, noise)) < noise.size + 64
+def test_compressible_payload_is_compressed_and_random_one_is_not(anywhere: Payloads) -> None:
+    text, noise = reference_to(anywhere, "abc" * 10**6), reference_to(anywhere, random_bytes(10**6))
+    assert len(raw(anywhere, text)) < text.size / 10
+    assert noise.size < len(raw(anywhere, noise)) < noise.size + 64
 
 
-def test_lost_payload_names_address_place_and_consumer(location: str) -> None:
-    payloads = Payloads(location)
-    reference = reference_to(payloads, random_bytes(LARGE))
-    payloads.files.delete(data_name(reference.address))
+def test_lost_payload_names_address_place_and_consumer(anywhere: Payloads) -> None:
+    reference = reference_to(anywhere, random_bytes(LARGE))
+    anywhere.files.delete(data_name(reference.address))
     with pytest.raises(exceptions.PayloadUnavailable) as caught:
-        payloads.load(reference, "argument 'frame' of 'Sum'")
-    for part in (reference.address, str(payloads), "argument 'frame' of 'Sum'", "is lost"):
+        anywhere.load(reference, "argument 'frame' of 'Sum'")
+    for part in (reference.address, str(anywhere), "argument 'frame' of 'Sum'", "is lost"):
         assert part in str(caught.value)
 
 
-def test_written_again_after_a_loss(location: str) -> None:
-    payloads = Payloads(location)
-    reference = reference_to(payloads, random_bytes(LARGE))
-    payloads.files.delete(data_name(reference.address))
-    assert reference_to(payloads, random_bytes(LARGE)) == reference
-    assert payloads.load(reference, "test") == random_bytes(LARGE)
+def test_written_again_after_a_loss(anywhere: Payloads) -> None:
+    reference = reference_to(anywhere, random_bytes(LARGE))
+    anywhere.files.delete(data_name(reference.address))
+    assert reference_to(anywhere, random_bytes(LARGE)) == reference
+    assert anywhere.load(reference, "test") == random_bytes(LARGE)
 
 
 @pytest.mark.parametrize("compressible", [True, False])
 @pytest.mark.parametrize("damage", ["truncate", "extend", "flip", "empty", "head"])
-def test_damaged_payload_is_refused(tmp_path: Path, compressible: bool, damage: str) -> None:
-    payloads = Payloads(str(tmp_path))
+def test_damaged_payload_is_refused(payloads: Payloads, compressible: bool, damage: str) -> None:
     reference = reference_to(payloads, "abc" * LARGE if compressible else random_bytes(LARGE))
     data = raw(payloads, reference)
     middle = len(data) // 2
@@ -183,25 +174,24 @@ def test_damaged_payload_is_written_again_by_the_next_writer(location: str) -> N
     assert list(payloads.files.list("damaged")) == []
 
 
-def test_empty_payload_is_written_again_without_a_reader(location: str) -> None:
-    payloads = Payloads(location)
-    reference = reference_to(payloads, random_bytes(LARGE))
-    overwrite(payloads, reference, b"")
-    reference_to(payloads, random_bytes(LARGE))
-    assert payloads.load(reference, "test") == random_bytes(LARGE)
+def test_empty_payload_is_written_again_without_a_reader(anywhere: Payloads) -> None:
+    reference = reference_to(anywhere, random_bytes(LARGE))
+    overwrite(anywhere, reference, b"")
+    reference_to(anywhere, random_bytes(LARGE))
+    assert anywhere.load(reference, "test") == random_bytes(LARGE)
 
 
 def test_undamaged_payload_is_not_written_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    payloads: Payloads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    payloads = Payloads(str(tmp_path))
     reference_to(payloads, random_bytes(LARGE))
     monkeypatch.setattr(content, "stored", None)
     reference_to(payloads, random_bytes(LARGE))
 
 
-def test_repair_during_a_read_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    payloads = Payloads(str(tmp_path))
+def test_repair_during_a_read_is_noticed(
+    payloads: Payloads, monkeypatch: pytest.MonkeyPatch
+) -> None:
     reference = reference_to(payloads, random_bytes(LARGE))
     good = raw(payloads, reference)
     overwrite(payloads, reference, good[:-1])
@@ -219,9 +209,8 @@ def test_repair_during_a_read_is_noticed(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_reader_that_cannot_mark_a_damaged_payload_reports_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    payloads: Payloads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    payloads = Payloads(str(tmp_path))
     reference = reference_to(payloads, random_bytes(LARGE))
     overwrite(payloads, reference, b"x")
 
@@ -234,10 +223,9 @@ def test_reader_that_cannot_mark_a_damaged_payload_reports_it(
 
 
 def test_payload_without_its_key_is_not_marked_as_damaged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    payloads: Payloads, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key_files.in_use(tmp_path / "keys.json", monkeypatch)
-    payloads = Payloads(str(tmp_path / "payloads"))
     reference = reference_to(payloads, "x" * LARGE)
     monkeypatch.delenv(keys.VARIABLE)
     with pytest.raises(exceptions.PayloadUnavailable, match=r"cannot be read: key .* is unknown"):
@@ -245,8 +233,7 @@ def test_payload_without_its_key_is_not_marked_as_damaged(
     assert payloads.files.find(damaged_name(reference.address)) is None
 
 
-def test_other_content_under_an_address_is_refused(tmp_path: Path) -> None:
-    payloads = Payloads(str(tmp_path))
+def test_other_content_under_an_address_is_refused(payloads: Payloads) -> None:
     one, two = reference_to(payloads, "a" * LARGE), reference_to(payloads, "b" * LARGE)
     overwrite(payloads, one, raw(payloads, two))
     with pytest.raises(exceptions.PayloadUnavailable, match="does not match its address"):
@@ -254,8 +241,7 @@ def test_other_content_under_an_address_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_decompression_is_bounded_by_the_size_of_the_reference(tmp_path: Path) -> None:
-    payloads = Payloads(str(tmp_path))
+def test_decompression_is_bounded_by_the_size_of_the_reference(payloads: Payloads) -> None:
     reference = reference_to(payloads, "a" * LARGE)
     # 25 KB that decompress to 800 MB, as in a bomb. The head has the expected size.
     bomb = zstandard.ZstdCompressor(level=19).compress(bytes(800 * 2**20))
@@ -268,8 +254,7 @@ def test_decompression_is_bounded_by_the_size_of_the_reference(tmp_path: Path) -
     assert peak < 40 * 2**20
 
 
-def test_compressed_frame_without_its_size_is_read(tmp_path: Path) -> None:
-    payloads = Payloads(str(tmp_path))
+def test_compressed_frame_without_its_size_is_read(payloads: Payloads) -> None:
     reference = reference_to(payloads, "a" * LARGE)
     with payloads.files.read(data_name(reference.address)) as file:
         data = bytes(content.read(file, reference.size))
@@ -278,15 +263,13 @@ def test_compressed_frame_without_its_size_is_read(tmp_path: Path) -> None:
     assert payloads.load(reference, "test") == "a" * LARGE
 
 
-def test_payload_that_a_sweep_condemned_is_readable(location: str) -> None:
-    payloads = Payloads(location)
-    reference = reference_to(payloads, random_bytes(LARGE))
-    assert payloads.files.move(data_name(reference.address), condemned_name(reference.address))
-    assert payloads.load(reference, "test") == random_bytes(LARGE)
+def test_payload_that_a_sweep_condemned_is_readable(anywhere: Payloads) -> None:
+    reference = reference_to(anywhere, random_bytes(LARGE))
+    assert anywhere.files.move(data_name(reference.address), condemned_name(reference.address))
+    assert anywhere.load(reference, "test") == random_bytes(LARGE)
 
 
-def test_reference_exists_before_its_payload(tmp_path: Path, monkeypatch: Any) -> None:
-    payloads = Payloads(str(tmp_path))
+def test_reference_exists_before_its_payload(payloads: Payloads, monkeypatch: Any) -> None:
     events: list[str] = []
     find, write = Files.find, Files.write
 
@@ -327,8 +310,9 @@ def test_failed_write_leaves_no_file(location: str) -> None:
     assert list(files.list("data/aa")) == []
 
 
-def test_momentary_failures_are_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    payloads = Payloads(str(tmp_path))
+def test_momentary_failures_are_retried(
+    payloads: Payloads, monkeypatch: pytest.MonkeyPatch
+) -> None:
     failures = [OSError("no route"), TimeoutError()]
     monkeypatch.setattr("wbengine._payloads.files.time.sleep", lambda seconds: None)
     write = Files._write_local
@@ -357,24 +341,15 @@ def test_folder_is_private(tmp_path: Path) -> None:
 
 
 def test_concurrent_writers_write_one_payload(location: str) -> None:
-    value, references = random_bytes(LARGE), []
-
-    def write() -> None:
-        references.append(reference_to(Payloads(location), value))
-
-    threads = [threading.Thread(target=write) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    value, references = random_bytes(LARGE), list[Reference]()
+    call_in_threads(lambda _: references.append(reference_to(Payloads(location), value)), range(8))
     assert len(references) == 8 and len(set(references)) == 1
     assert Payloads(location).load(references[0], "test") == value
 
 
-def test_payloads_and_references_are_pickled(location: str) -> None:
-    payloads = Payloads(location)
-    reference = reference_to(payloads, random_bytes(LARGE))
-    copies = pickle.loads(pickle.dumps((payloads, reference)))
+def test_payloads_and_references_are_pickled(anywhere: Payloads) -> None:
+    reference = reference_to(anywhere, random_bytes(LARGE))
+    copies = pickle.loads(pickle.dumps((anywhere, reference)))
     assert copies[0].load(copies[1], "test") == random_bytes(LARGE)
 
 
@@ -400,8 +375,7 @@ def test_malformed_reference_is_refused(parts: dict[str, Any]) -> None:
         codec.unpack_received({"$wbe": "payload", "k": "", **parts})
 
 
-def test_references_stay_as_they_are(tmp_path: Path) -> None:
-    payloads = Payloads(str(tmp_path))
+def test_references_stay_as_they_are(payloads: Payloads) -> None:
     reference = reference_to(payloads, random_bytes(LARGE))
     references = [reference] * 10_000
     assert payloads.store_large(references, "result", FLOW) is references
@@ -427,8 +401,7 @@ def test_secrets_of_the_location_are_masked() -> None:
     assert "sesame" not in shown
 
 
-def test_reference_name_contains_no_part_of_the_value(tmp_path: Path) -> None:
-    payloads = Payloads(str(tmp_path))
+def test_reference_name_contains_no_part_of_the_value(payloads: Payloads) -> None:
     reference = reference_to(payloads, {"step[0]": "x"} | {str(n): "y" * 100 for n in range(2000)})
     assert reference_name(reference.address, FLOW).isascii()
     assert payloads.files.find(reference_name(reference.address, FLOW)) is not None
@@ -463,11 +436,6 @@ def test_hostile_content_is_refused_without_another_exception(value: Any) -> Non
         except (ValueError, exceptions.InvalidFormat):
             refused += 1
     assert refused > 1000
-
-
-@pytest.fixture
-def payloads(tmp_path: Path) -> Payloads:
-    return Payloads(str(tmp_path / "payloads"))
 
 
 @pytest.fixture

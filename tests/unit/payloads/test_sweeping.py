@@ -39,47 +39,42 @@ def exists(payloads: Payloads, reference: Reference) -> bool:
     return payloads.files.find(data_name(reference.address)) is not None
 
 
-def test_payload_of_a_deleted_flow_is_deleted_after_the_grace_period(location: str) -> None:
-    payloads = Payloads(location)
-    old, kept = stored(payloads, "a", 1), stored(payloads, "b", 2)
-    assert swept(payloads, {"b"}, DAY / 2).deleted == 0
-    assert exists(payloads, old)
-    result = swept(payloads, {"b"}, 2 * DAY)
+def test_payload_of_a_deleted_flow_is_deleted_after_the_grace_period(anywhere: Payloads) -> None:
+    old, kept = stored(anywhere, "a", 1), stored(anywhere, "b", 2)
+    assert swept(anywhere, {"b"}, DAY / 2).deleted == 0
+    assert exists(anywhere, old)
+    result = swept(anywhere, {"b"}, 2 * DAY)
     assert (result.deleted, result.kept, result.references_deleted) == (1, 1, 1)
-    assert (exists(payloads, old), exists(payloads, kept)) == (False, True)
+    assert (exists(anywhere, old), exists(anywhere, kept)) == (False, True)
     assert result.bytes_deleted > LARGE
-    assert swept(payloads, {"b"}, 2 * DAY).deleted == 0
+    assert swept(anywhere, {"b"}, 2 * DAY).deleted == 0
 
 
-def test_payload_that_two_flows_share_lives_as_long_as_the_last_one(location: str) -> None:
-    payloads = Payloads(location)
-    reference = stored(payloads, "a", 1)
-    assert stored(payloads, "b", 1) == reference
-    swept(payloads, {"b"}, 2 * DAY)
-    assert exists(payloads, reference)
-    swept(payloads, set(), 2 * DAY)
-    assert not exists(payloads, reference)
+def test_payload_that_two_flows_share_lives_as_long_as_the_last_one(anywhere: Payloads) -> None:
+    reference = stored(anywhere, "a", 1)
+    assert stored(anywhere, "b", 1) == reference
+    swept(anywhere, {"b"}, 2 * DAY)
+    assert exists(anywhere, reference)
+    swept(anywhere, set(), 2 * DAY)
+    assert not exists(anywhere, reference)
 
 
-def test_dry_run_deletes_nothing(location: str) -> None:
-    payloads = Payloads(location)
-    reference = stored(payloads, "a", 1)
-    result = swept(payloads, set(), 2 * DAY, dry_run=True)
+def test_dry_run_deletes_nothing(anywhere: Payloads) -> None:
+    reference = stored(anywhere, "a", 1)
+    result = swept(anywhere, set(), 2 * DAY, dry_run=True)
     assert (result.deleted, result.references_deleted) == (1, 1)
-    assert exists(payloads, reference)
-    assert swept(payloads, set(), 2 * DAY).deleted == 1
+    assert exists(anywhere, reference)
+    assert swept(anywhere, set(), 2 * DAY).deleted == 1
 
 
-def test_payload_without_a_reference_is_deleted(tmp_path: Path) -> None:
+def test_payload_without_a_reference_is_deleted(payloads: Payloads) -> None:
     # A writer may have been killed at any time.
-    payloads = Payloads(str(tmp_path))
     reference = stored(payloads, "a", 1)
     payloads.files.delete(f"refs/{reference.address[:2]}/{reference.address}.a")
     assert swept(payloads, {"a"}, 2 * DAY).deleted == 1
 
 
-def test_sweep_reads_no_payload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    payloads = Payloads(str(tmp_path))
+def test_sweep_reads_no_payload(payloads: Payloads, monkeypatch: pytest.MonkeyPatch) -> None:
     stored(payloads, "a", 1)
     monkeypatch.setattr(Files, "read", None)
     assert swept(payloads, set(), 2 * DAY).deleted == 1
@@ -119,8 +114,7 @@ def test_writer_after_the_condemnation_writes_the_payload_again(
     assert writer.load(reference, "test") == random_bytes(LARGE, 1)
 
 
-def test_interrupted_sweep_is_completed_by_the_next_one(tmp_path: Path) -> None:
-    payloads = Payloads(str(tmp_path))
+def test_interrupted_sweep_is_completed_by_the_next_one(payloads: Payloads) -> None:
     needed, orphan = stored(payloads, "a", 1), stored(payloads, "b", 2)
     for reference in (needed, orphan):
         payloads.files.move(data_name(reference.address), condemned_name(reference.address))
@@ -162,8 +156,7 @@ def test_concurrent_sweeps_and_writers_lose_nothing(tmp_path: Path) -> None:
     assert swept(payloads, set(), grace=0).kept == 0
 
 
-def test_large_values_of_reference(tmp_path: Path) -> None:
-    payloads = Payloads(str(tmp_path))
+def test_large_values_of_reference(payloads: Payloads) -> None:
     reference = reference_to(payloads, random_bytes(LARGE))
     assert reference.kind == f"bytes, {LARGE:,} items"
     frame = pd.DataFrame({"number": range(LARGE)})
@@ -199,22 +192,20 @@ def test_reference_that_is_written_again_during_a_sweep_is_kept(tmp_path: Path) 
     assert exists(payloads, reference)
 
 
-def test_reference_from_another_flow_is_kept_for_this_one(location: str) -> None:
-    payloads = Payloads(location)
-    reference = stored(payloads, "a", 1)
-    payloads.store_each({"big": reference}, "inputs", "b")
-    swept(payloads, {"b"}, 2 * DAY)
-    assert exists(payloads, reference)
+def test_reference_from_another_flow_is_kept_for_this_one(anywhere: Payloads) -> None:
+    reference = stored(anywhere, "a", 1)
+    anywhere.store_each({"big": reference}, "inputs", "b")
+    swept(anywhere, {"b"}, 2 * DAY)
+    assert exists(anywhere, reference)
 
 
-def test_mark_of_a_damaged_payload_is_deleted_after_the_payload(location: str) -> None:
-    payloads = Payloads(location)
-    needed, orphan = stored(payloads, "a", 1), stored(payloads, "b", 2)
+def test_mark_of_a_damaged_payload_is_deleted_after_the_payload(anywhere: Payloads) -> None:
+    needed, orphan = stored(anywhere, "a", 1), stored(anywhere, "b", 2)
     for reference in (needed, orphan):
-        payloads.files.write(damaged_name(reference.address), tuple)
+        anywhere.files.write(damaged_name(reference.address), tuple)
     for _ in range(2):
-        swept(payloads, {"a"}, 2 * DAY)
-    assert [file.name for file in payloads.files.list("damaged")] == [needed.address]
+        swept(anywhere, {"a"}, 2 * DAY)
+    assert [file.name for file in anywhere.files.list("damaged")] == [needed.address]
 
 
 def test_store_is_asked_once_for_all_references_with_the_same_first_digits(tmp_path: Path) -> None:
@@ -231,8 +222,7 @@ def test_store_is_asked_once_for_all_references_with_the_same_first_digits(tmp_p
     assert (result.kept, result.young) == (1, 0)
 
 
-def test_kept_payloads_are_in_use_or_young(tmp_path: Path) -> None:
-    payloads = Payloads(str(tmp_path))
+def test_kept_payloads_are_in_use_or_young(payloads: Payloads) -> None:
     stored(payloads, "a", 1), stored(payloads, "b", 2)
     result = swept(payloads, {"b"})
     assert (result.kept, result.young) == (2, 1)
