@@ -1,4 +1,4 @@
-"""Accounts of limits: maxima, equal shares, expiry and renewal of permits."""
+"""Accounts of limits: maxima, equal shares, expiry, renewal and reservation of permits."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from wbengine._limits.permit_renewer import (
 from wbengine._limits.permit_sharing import (
     HORIZON,
     KEPT_SECONDS,
+    RESERVED_SECONDS,
     Account,
     Answer,
     PermitRequest,
@@ -47,8 +48,11 @@ def grant(membership: Membership, permits: list[float], quota: Quota, now: float
     membership.add(membership.request(), answer, now)
 
 
-def ask(flow: str, held: int, wanted: int, epoch: int = 1, seconds: float = 15.0) -> PermitRequest:
-    return PermitRequest(flow, epoch, held, wanted, seconds)
+def ask(
+    flow: str, held: int, wanted: int, costs: tuple[float, ...] = (), **options: Any
+) -> PermitRequest:
+    values = {"epoch": 1, "seconds": 15.0, **options}
+    return PermitRequest(flow, held=held, wanted=wanted, costs=costs, **values)
 
 
 def test_concurrency_limit_is_never_exceeded() -> None:
@@ -446,39 +450,47 @@ def limit(**options: object) -> limit_attributes.Limit:
 def _call(customer: str, n: int) -> None: ...
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"rate_limit": "100/x"}, "a number from 1 per s, m, h or d, such as '100/m', got '100/x'"),
-        ({"rate_limit": "0/s"}, "got '0/s'"),
-        ({"rate_limit": "1.5/s"}, "got '1.5/s'"),
-        ({"rate_limit": 100}, "got 100"),
-        ({"rate_limit": "100/m\n"}, "rate_limit"),
-        ({"concurrency": 0}, "a whole number from 1, got 0"),
-        ({"concurrency": True}, "got True"),
-        ({"concurrency": 1.0}, r"got 1\.0"),
-        ({"concurrency": 1, "concurrency_key": "customer"}, "function of its arguments"),
-        ({"concurrency": 1, "concurrency_key": lambda custom: 1}, "did you mean 'customer'"),
-        ({"concurrency_key": lambda customer: 1}, "requires rate_limit or concurrency"),
-        ({"concurrency": 1, "limit": ""}, "must be a printable str"),
-        ({"limit": "shop"}, "limit of a task requires"),
-    ],
-    ids=[
-        "unknown-period",
-        "rate-zero",
-        "rate-fraction",
-        "rate-number",
-        "rate-newline",
-        "concurrency-zero",
-        "concurrency-bool",
-        "concurrency-float",
-        "key-not-callable",
-        "key-with-unknown-argument",
-        "key-without-limit",
-        "empty-name",
-        "name-without-limit",
-    ],
-)
+INVALID_LIMITS: dict[str, tuple[dict[str, object], str]] = {
+    "unknown-period": (
+        {"rate_limit": "100/x"},
+        "a number from 1 per s, m, h or d, such as '100/m', got '100/x'",
+    ),
+    "rate-zero": ({"rate_limit": "0/s"}, "got '0/s'"),
+    "rate-fraction": ({"rate_limit": "1.5/s"}, "got '1.5/s'"),
+    "rate-number": ({"rate_limit": 100}, "got 100"),
+    "rate-newline": ({"rate_limit": "100/m\n"}, "rate_limit"),
+    "concurrency-zero": ({"concurrency": 0}, "a whole number from 1, got 0"),
+    "concurrency-bool": ({"concurrency": True}, "got True"),
+    "concurrency-float": ({"concurrency": 1.0}, r"got 1\.0"),
+    "key-not-callable": (
+        {"concurrency": 1, "concurrency_key": "customer"},
+        "function of its arguments",
+    ),
+    "key-with-unknown-argument": (
+        {"concurrency": 1, "concurrency_key": lambda custom: 1},
+        "did you mean 'customer'",
+    ),
+    "key-without-limit": (
+        {"concurrency_key": lambda customer: 1},
+        "requires rate_limit or concurrency",
+    ),
+    "empty-name": ({"concurrency": 1, "limit": ""}, "must be a printable str"),
+    "name-without-limit": ({"limit": "shop"}, "limit of a task requires"),
+    "cost-without-limit": ({"cost": 3}, "cost of a task requires rate_limit"),
+    "cost-without-rate": ({"concurrency": 3, "cost": 3}, "cost of a task requires rate_limit"),
+    "cost-negative": ({"rate_limit": "1/s", "cost": -1}, "finite number of at least 0, got -1"),
+    "cost-infinite": ({"rate_limit": "1/s", "cost": math.inf}, "number of at least 0, got inf"),
+    "cost-nan": ({"rate_limit": "1/s", "cost": math.nan}, "finite number of at least 0, got nan"),
+    "cost-bool": ({"rate_limit": "1/s", "cost": True}, "must be a number, got bool"),
+    "cost-text": ({"rate_limit": "1/s", "cost": "3"}, "must be a number, got str"),
+    "cost-with-unknown-argument": (
+        {"rate_limit": "1/s", "cost": lambda custom: 1},
+        "cost .*did you mean 'customer'",
+    ),
+}
+
+
+@pytest.mark.parametrize(("options", "words"), INVALID_LIMITS.values(), ids=INVALID_LIMITS)
 def test_invalid_limits_are_rejected(options: dict[str, object], words: str) -> None:
     with pytest.raises((TypeError, ValueError), match=words):
         limit(**options)
@@ -532,6 +544,19 @@ def test_limit_id_is_printable_for_any_key_text(text: str) -> None:
     assert found != made.id_of({"customer": text * 2})
 
 
+def test_cost_is_a_number_or_a_function_of_arguments() -> None:
+    arguments = {"customer": "abc", "n": 2}
+    assert limit(rate_limit="9/s").cost_of(arguments) == 1.0
+    assert limit(rate_limit="9/s", cost=2.5).cost_of(arguments) == 2.5
+    assert limit(rate_limit="9/s", cost=lambda customer: len(customer)).cost_of(arguments) == 3.0
+
+
+@pytest.mark.parametrize("value", [-1, math.nan, math.inf, None, "3", True, 10**400])
+def test_function_of_cost_must_return_a_finite_number(value: object) -> None:
+    with pytest.raises((TypeError, ValueError), match="cost of limit 'c' must be"):
+        limit(rate_limit="9/s", cost=lambda n: value).cost_of({"n": 1})
+
+
 def test_concurrency_key_of_task_class_is_not_bound_as_method() -> None:
     class Call(task.Task):
         concurrency = 3
@@ -560,3 +585,118 @@ def test_next_run_inherits_no_permits_of_a_rate() -> None:
     assert given(account, TEN, 1, ask("a", 0, 2)) == {"a": 2}
     answer = account.settle(TEN, [ask("a", 0, 2, epoch=2)], 1)
     assert answer.permits["a"] == pytest.approx([0.2, 0.3])
+
+
+# Parked flows.
+
+
+HUNDRED = Quota("100/m", 0.6, None)
+
+
+def parked(account: Account, quota: Quota, now: float, **units: float) -> list[str]:
+    """Return the flows of these that can get a permit now."""
+    requests = [PermitRequest.of_parked(flow, each) for flow, each in units.items()]
+    resumable = account.settle(quota, requests, now).resumable
+    return [flow for flow in units if flow in resumable]
+
+
+@pytest.mark.parametrize(
+    ("quota", "wanted", "free"), [(TWO, 1, 1), (TWO, 5, 0), (TEN, 3, 8), (TEN, 20, 0)]
+)
+def test_as_many_parked_flows_are_resumable_as_permits_are_free(
+    quota: Quota, wanted: int, free: int
+) -> None:
+    account = Account()
+    account.settle(quota, [ask("a", 0, wanted)], 1)
+    flows = {f"flow {number}": 1.0 for number in range(30)}
+    assert parked(account, quota, 1, **flows) == list(flows)[:free]
+    account = Account.from_dict(account.to_dict())
+    assert list(account.flows)[1:] == list(flows)[: free + 1]
+    for flow in list(flows)[:free]:
+        assert len(account.settle(quota, [ask(flow, 0, 1)], 1).permits[flow]) == 1
+
+
+def test_permit_of_a_resumed_flow_is_reserved_for_some_time() -> None:
+    account, one = Account(), Quota(None, None, 1)
+    assert parked(account, one, 1, a=1.0) == ["a"]
+    assert parked(account, one, 2, b=1.0) == []
+    assert given(account, one, 3, ask("later", 0, 1)) == {"later": 0}
+    account.settle(one, [ask("later", 0, 0)], 3)
+    assert parked(account, one, 1 + RESERVED_SECONDS, b=1.0) == ["b"]
+
+
+def test_parked_flow_has_its_permit_before_later_flows() -> None:
+    """Otherwise flows that do not wait yet would always get the next permit first."""
+    account, now, starts = Account(), 100.0, list[str]()
+    for turn in range(40):
+        now += 0.3
+        if "parked" not in starts and parked(account, HUNDRED, now, parked=1.0):
+            answer = account.settle(HUNDRED, [ask("parked", 0, 1)], now)
+            starts += ["parked"] * len(answer.permits["parked"])
+        flow = f"flow {turn}"
+        if account.settle(HUNDRED, [ask(flow, 0, 1)], now).permits[flow]:
+            starts.append(flow)
+        account.settle(HUNDRED, [ask(flow, 0, 0)], now)
+    assert starts.index("parked") <= 2 and len(starts) >= 18
+
+
+def test_parked_flow_keeps_its_turn_when_its_request_is_repeated() -> None:
+    account, one = Account(), Quota(None, None, 1)
+    account.settle(one, [ask("a", 0, 1)], 1)
+    assert parked(account, one, 2, parked=1.0) == []
+    account.settle(one, [ask("later", 0, 1)], 3)
+    account.settle(one, [ask("a", 0, 0)], 4)
+    assert parked(account, one, 4, parked=1.0) == ["parked"]
+    assert given(account, one, 4, ask("later", 0, 1)) == {"later": 0}
+
+
+def test_parked_flows_are_resumed_in_the_order_of_the_request() -> None:
+    account, one = Account(), Quota(None, None, 1)
+    account.settle(one, [ask("a", 0, 1)], 1)
+    assert parked(account, one, 1, low=1.0) == []
+    assert parked(account, one, 2, high=1.0) == []
+    assert list(account.flows) == ["a", "low"], "one flow has a reservation"
+    account.settle(one, [ask("a", 0, 0)], 3)
+    assert parked(account, one, 3, high=1.0, low=1.0) == ["high"]
+    assert parked(account, one, 3, low=1.0) == []
+
+
+def test_large_cost_of_parked_flow_is_not_overtaken_forever() -> None:
+    account, now = Account(), 6000.0
+    account.settle(HUNDRED, [ask("first", 0, 1, (60.0,))], now)
+    account.settle(HUNDRED, [ask("first", 0, 0)], now)
+    now, small = now + 36, 0
+    while not parked(account, HUNDRED, now, large=80.0) and now < 6200:
+        answer = account.settle(HUNDRED, [ask("small", 0, 1, (1.0,))], now)
+        small += len(answer.permits["small"])
+        account.settle(HUNDRED, [ask("small", 0, 0)], now)
+        now += 0.5
+    assert small <= 1 and now <= 6000 + 62
+    assert account.settle(HUNDRED, [ask("large", 0, 1, (80.0,))], now).permits["large"]
+
+
+def test_parked_flows_of_all_costs_are_resumed_together_if_they_fit() -> None:
+    account, fast = Account(), Quota("6000/m", 0.01, None)
+    account.settle(fast, [ask("a", 0, 1, (5940.0,))], 6000.0)
+    account.settle(fast, [ask("a", 0, 0)], 6000.0)
+    assert parked(account, fast, 6059.5, b=20.0, c=0.5, d=30.0, e=20.0) == ["b", "c", "d"]
+
+
+def test_parked_flow_whose_cost_is_above_the_limit_is_resumed_and_fails() -> None:
+    account = Account()
+    account.settle(HUNDRED, [ask("a", 0, 1, (100.0,))], 6000.0)
+    assert parked(account, HUNDRED, 6001.0, b=101.0, c=1.0) == ["b"]
+
+
+def test_end_of_a_reservation_delays_no_permit() -> None:
+    account = Account()
+    account.settle(TEN, [ask("a", 0, 1)], 100.0)
+    assert parked(account, TEN, 100.5, gone=1.0) == ["gone"]
+    assert account.settle(TEN, [ask("b", 0, 1)], 101 + RESERVED_SECONDS).permits["b"] == [0.0]
+
+
+def test_run_of_a_flow_is_not_replaced_by_its_parked_request() -> None:
+    account = Account()
+    account.settle(TWO, [ask("a", 0, 1)], 1)
+    assert parked(account, TWO, 2, a=1.0) == []
+    assert account.flows["a"].held == 1

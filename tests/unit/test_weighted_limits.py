@@ -5,13 +5,13 @@ from __future__ import annotations
 import bisect
 import itertools
 import math
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.amounts import amount
-from wbengine import task
 from wbengine._limits import account_stores
 from wbengine._limits.permit_renewer import Member, Membership, PermitRenewer
 from wbengine._limits.permit_sharing import (
@@ -22,7 +22,6 @@ from wbengine._limits.permit_sharing import (
     Correction,
     PermitRequest,
 )
-from wbengine._tasks import limit_attributes
 from wbengine._tasks.limit_attributes import Quota
 from wbengine._text import rates
 
@@ -46,6 +45,11 @@ def settle(
 ) -> Answer:
     request = PermitRequest(flow, 1, held, len(costs), 99.0, costs, corrections)
     return account.settle(limit, [request], now)
+
+
+def membership_of(clock: Callable[[], float]) -> Membership:
+    renewer = PermitRenewer(account_stores.MemoryStore(), clock)
+    return Membership(renewer, "l", MINUTE, Member("a"), lambda: None)
 
 
 def test_next_permit_has_distance_of_cost() -> None:
@@ -172,8 +176,7 @@ def test_first_correction_of_a_later_run_is_counted() -> None:
 
 
 def test_answered_corrections_are_not_sent_again() -> None:
-    renewer = PermitRenewer(account_stores.MemoryStore(), lambda: 0.0)
-    membership = Membership(renewer, "l", MINUTE, Member("a"), lambda: None)
+    membership = membership_of(lambda: 0.0)
     membership.correct(5.0, -3.0)
     first = membership.request()
     membership.correct(6.0, 2.0)
@@ -276,8 +279,7 @@ def grant(membership: Membership, permits: list[float]) -> None:
 
 def test_permit_is_used_only_for_its_cost() -> None:
     """A task of another cost may have come first meanwhile."""
-    renewer = PermitRenewer(account_stores.MemoryStore(), lambda: 0.0)
-    membership = Membership(renewer, "l", MINUTE, Member("a"), lambda: None)
+    membership = membership_of(lambda: 0.0)
     membership.set_wanted(2, (5.0, 7.0))
     assert membership.request().costs == (5.0, 7.0)
     grant(membership, [0.0])
@@ -289,8 +291,7 @@ def test_permit_is_used_only_for_its_cost() -> None:
 
 
 def test_permit_of_withdrawn_task_is_released() -> None:
-    renewer = PermitRenewer(account_stores.MemoryStore(), lambda: 0.0)
-    membership = Membership(renewer, "l", MINUTE, Member("a"), lambda: None)
+    membership = membership_of(lambda: 0.0)
     membership.set_wanted(2, (5.0, 7.0))
     grant(membership, [0.0, 0.5])
     membership.set_wanted(1, (7.0,))
@@ -300,8 +301,7 @@ def test_permit_of_withdrawn_task_is_released() -> None:
 
 def test_costs_of_later_tasks_follow() -> None:
     now = 0.0
-    renewer = PermitRenewer(account_stores.MemoryStore(), lambda: now)
-    membership = Membership(renewer, "l", MINUTE, Member("a"), lambda: None)
+    membership = membership_of(lambda: now)
     membership.set_wanted(5, (1.0, 2.0))
     grant(membership, [0.0, 0.1])
     assert membership.request()[3] == 0
@@ -309,43 +309,3 @@ def test_costs_of_later_tasks_follow() -> None:
     assert membership.use_permit(1.0) == 1e9 and membership.use_permit(2.0) == 1e9 + 0.1
     membership.set_wanted(3, (3.0, 4.0))
     assert membership.request()[3:6] == (3, 15.0, (3.0, 4.0))
-
-
-def limit(**options: object) -> limit_attributes.Limit:
-    made = task.task(**options)(_call)()  # type: ignore[call-overload]
-    return limit_attributes.limit_of(made, "task 'c'", "c", {"prompt", "n"})
-
-
-def _call(prompt: str, n: int) -> None: ...
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"cost": 3}, "cost of a task requires rate_limit"),
-        ({"concurrency": 3, "cost": 3}, "cost of a task requires rate_limit"),
-        ({"rate_limit": "1/s", "cost": -1}, "finite number of at least 0, got -1"),
-        ({"rate_limit": "1/s", "cost": math.inf}, "finite number of at least 0, got inf"),
-        ({"rate_limit": "1/s", "cost": math.nan}, "finite number of at least 0, got nan"),
-        ({"rate_limit": "1/s", "cost": True}, "must be a number, got bool"),
-        ({"rate_limit": "1/s", "cost": "3"}, "must be a number, got str"),
-        ({"rate_limit": "1/s", "cost": lambda promt: 1}, "cost .*did you mean 'prompt'"),
-    ],
-    ids=["no-limit", "no-rate", "negative", "infinite", "nan", "bool", "text", "unknown-argument"],
-)
-def test_invalid_costs_are_rejected(options: dict[str, object], words: str) -> None:
-    with pytest.raises((TypeError, ValueError), match=words):
-        limit(**options)
-
-
-def test_cost_is_a_number_or_a_function_of_arguments() -> None:
-    arguments = {"prompt": "abc", "n": 2}
-    assert limit(rate_limit="9/s").cost_of(arguments) == 1.0
-    assert limit(rate_limit="9/s", cost=2.5).cost_of(arguments) == 2.5
-    assert limit(rate_limit="9/s", cost=lambda prompt: len(prompt)).cost_of(arguments) == 3.0
-
-
-@pytest.mark.parametrize("value", [-1, math.nan, math.inf, None, "3", True, 10**400])
-def test_function_of_cost_must_return_a_finite_number(value: object) -> None:
-    with pytest.raises((TypeError, ValueError), match="cost of limit 'c' must be"):
-        limit(rate_limit="9/s", cost=lambda n: value).cost_of({"n": 1})
