@@ -157,28 +157,23 @@ def test_meta_assigned_from_another_task_is_independent() -> None:
         assert type(copied) is dict and copied == PROGRESS
 
 
-@pytest.mark.parametrize(
-    ("steps", "left"),
-    [
-        ([("SUCCESS", 1)], {"results": 1}),
-        ([("SUCCESS", 1), ("FAILURE", FAILURE)], {"failure": FAILURE}),
-        ([("FAILURE", FAILURE), ("SUCCESS", 1)], {"results": 1}),
-        (
-            [("FAILURE", FAILURE), ("REVERTED", 2)],
-            {"failure": FAILURE, "revert_results": 2},
-        ),
-        ([("SUCCESS", 1), ("REVERTED", 2)], {"revert_results": 2}),
-        ([("SUCCESS", 1), ("REVERT_FAILURE", FAILURE)], {"results": 1, "revert_failure": FAILURE}),
-    ],
-    ids=[
-        "success",
-        "success-failure",
-        "failure-success",
-        "failure-reverted",
-        "success-reverted",
-        "success-revert-failure",
-    ],
-)
+RECORDED: dict[str, tuple[list[tuple[str, Any]], dict[str, Any]]] = {
+    "success": ([("SUCCESS", 1)], {"results": 1}),
+    "success-failure": ([("SUCCESS", 1), ("FAILURE", FAILURE)], {"failure": FAILURE}),
+    "failure-success": ([("FAILURE", FAILURE), ("SUCCESS", 1)], {"results": 1}),
+    "failure-reverted": (
+        [("FAILURE", FAILURE), ("REVERTED", 2)],
+        {"failure": FAILURE, "revert_results": 2},
+    ),
+    "success-reverted": ([("SUCCESS", 1), ("REVERTED", 2)], {"revert_results": 2}),
+    "success-revert-failure": (
+        [("SUCCESS", 1), ("REVERT_FAILURE", FAILURE)],
+        {"results": 1, "revert_failure": FAILURE},
+    ),
+}
+
+
+@pytest.mark.parametrize(("steps", "left"), RECORDED.values(), ids=RECORDED)
 def test_task_record_keeps_results_and_failures_of_each_state(
     steps: list[tuple[str, Any]], left: dict[str, Any]
 ) -> None:

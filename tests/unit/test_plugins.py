@@ -51,16 +51,15 @@ def test_unknown_plugin_group_is_empty():
         plugins.find("wb.no.such.group", "x")
 
 
-@pytest.mark.parametrize(
-    ("group", "kinds"),
-    [
-        (conductor_kinds.CONDUCTOR_NAMESPACE, conductor_kinds.KINDS),
-        (board_kinds.BACKEND_NAMESPACE, board_kinds.KINDS),
-        (store_kinds.BACKEND_NAMESPACE, store_kinds.KINDS),
-        (transport_kinds.GROUP, transport_kinds.KINDS),
-    ],
-    ids=["conductors", "job-boards", "stores", "transports"],
-)
+KINDS = {
+    "conductors": (conductor_kinds.CONDUCTOR_NAMESPACE, conductor_kinds.KINDS),
+    "job-boards": (board_kinds.BACKEND_NAMESPACE, board_kinds.KINDS),
+    "stores": (store_kinds.BACKEND_NAMESPACE, store_kinds.KINDS),
+    "transports": (transport_kinds.GROUP, transport_kinds.KINDS),
+}
+
+
+@pytest.mark.parametrize(("group", "kinds"), KINDS.values(), ids=KINDS)
 def test_each_builtin_kind_is_an_entry_point(group, kinds):
     """Lists of plug-ins show the entry points of setup.cfg."""
     setup = configparser.ConfigParser()

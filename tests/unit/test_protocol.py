@@ -241,74 +241,45 @@ GOOD_FAILURE: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {},
-        {"task_version": "1.0"},
-        {"action": "revert", "result": ["success", None]},
-        {"action": "revert", "result": ["failure", GOOD_FAILURE]},
-        {"failures": {"a": GOOD_FAILURE}},
-        {"unheard": "of"},
-    ],
-    ids=[
-        "execute",
-        "version-as-str",
-        "revert-success",
-        "revert-failure",
-        "failures",
-        "unknown-field",
-    ],
-)
+VALID_REQUESTS: dict[str, dict[str, Any]] = {
+    "execute": {},
+    "version-as-str": {"task_version": "1.0"},
+    "revert-success": {"action": "revert", "result": ["success", None]},
+    "revert-failure": {"action": "revert", "result": ["failure", GOOD_FAILURE]},
+    "failures": {"failures": {"a": GOOD_FAILURE}},
+    "unknown-field": {"unheard": "of"},
+}
+
+
+@pytest.mark.parametrize("change", VALID_REQUESTS.values(), ids=VALID_REQUESTS)
 def test_valid_requests_are_accepted(change: dict[str, Any]) -> None:
     pr.Request.validate({**GOOD_REQUEST, **change})
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"action": "explode"},
-        {"action": None},
-        {"action": ["execute"]},
-        {"arguments": []},
-        {"arguments": None},
-        {"failures": []},
-        {"failures": {"a": {}}},
-        {"failures": {"a": {**GOOD_FAILURE, "version": 7}}},
-        {"task_cls": 3},
-        {"task_name": None},
-        {"task_version": 1},
-        {"result": None},
-        {"result": []},
-        {"result": ["success"]},
-        {"result": ["success", 1, 2]},
-        {"result": [["success"], 1]},
-        {"result": "xy"},
-        {"result": ["failure", None]},
-        {"result": ["failure", {**GOOD_FAILURE, "exc_type_names": []}]},
-    ],
-    ids=[
-        "unknown-action",
-        "no-action",
-        "action-list",
-        "arguments-list",
-        "no-arguments",
-        "failures-list",
-        "empty-failure",
-        "unknown-failure-version",
-        "class-int",
-        "no-name",
-        "version-int",
-        "no-result",
-        "empty-result",
-        "result-without-value",
-        "result-with-third-value",
-        "result-kind-list",
-        "result-str",
-        "failed-without-failure",
-        "failure-without-types",
-    ],
-)
+MALFORMED_REQUESTS: dict[str, dict[str, Any]] = {
+    "unknown-action": {"action": "explode"},
+    "no-action": {"action": None},
+    "action-list": {"action": ["execute"]},
+    "arguments-list": {"arguments": []},
+    "no-arguments": {"arguments": None},
+    "failures-list": {"failures": []},
+    "empty-failure": {"failures": {"a": {}}},
+    "unknown-failure-version": {"failures": {"a": {**GOOD_FAILURE, "version": 7}}},
+    "class-int": {"task_cls": 3},
+    "no-name": {"task_name": None},
+    "version-int": {"task_version": 1},
+    "no-result": {"result": None},
+    "empty-result": {"result": []},
+    "result-without-value": {"result": ["success"]},
+    "result-with-third-value": {"result": ["success", 1, 2]},
+    "result-kind-list": {"result": [["success"], 1]},
+    "result-str": {"result": "xy"},
+    "failed-without-failure": {"result": ["failure", None]},
+    "failure-without-types": {"result": ["failure", {**GOOD_FAILURE, "exc_type_names": []}]},
+}
+
+
+@pytest.mark.parametrize("change", MALFORMED_REQUESTS.values(), ids=MALFORMED_REQUESTS)
 def test_malformed_requests_are_rejected(change: dict[str, Any]) -> None:
     with pytest.raises(exc.InvalidFormat):
         pr.Request.validate({**GOOD_REQUEST, **change})
@@ -326,63 +297,45 @@ def test_validation_error_names_the_invalid_path() -> None:
         pr.Request.validate({**GOOD_REQUEST, "arguments": 7})
 
 
-@pytest.mark.parametrize(
-    ("state", "data"),
-    [
-        (pr.RUNNING, {}),
-        (pr.SUCCESS, {"result": None}),
-        (pr.FAILURE, {"result": GOOD_FAILURE}),
-        (pr.EVENT, {"event_type": "update_progress", "details": {"progress": 0.5}}),
-    ],
-    ids=["running", "success", "failure", "event"],
-)
+VALID_REPLIES: dict[str, tuple[str, Any]] = {
+    "running": (pr.RUNNING, {}),
+    "success": (pr.SUCCESS, {"result": None}),
+    "failure": (pr.FAILURE, {"result": GOOD_FAILURE}),
+    "event": (pr.EVENT, {"event_type": "update_progress", "details": {"progress": 0.5}}),
+}
+
+
+@pytest.mark.parametrize(("state", "data"), VALID_REPLIES.values(), ids=VALID_REPLIES)
 def test_valid_replies_are_accepted(state: str, data: dict[str, Any]) -> None:
     pr.Response.validate(pr.Response(state, **data).to_dict())
 
 
-@pytest.mark.parametrize(
-    ("state", "data"),
-    [
-        (pr.SUCCESS, {}),
-        (pr.SUCCESS, {"event_type": "a", "details": {}}),
-        (pr.SUCCESS, {"result": 1, "more": 2}),
-        (pr.FAILURE, {}),
-        (pr.FAILURE, {"result": None}),
-        (pr.FAILURE, {"result": "no"}),
-        (pr.FAILURE, {"result": {**GOOD_FAILURE, "version": 2}}),
-        (pr.FAILURE, {"result": {k: v for k, v in GOOD_FAILURE.items() if k != "version"}}),
-        (pr.FAILURE, {"result": {**GOOD_FAILURE, "causes": [1]}}),
-        (pr.EVENT, {}),
-        (pr.EVENT, {"result": 1}),
-        (pr.EVENT, {"event_type": 1, "details": {}}),
-        (pr.EVENT, {"event_type": "a", "details": []}),
-        ("DONE", {}),
-        (None, {}),
-        (["RUNNING"], {}),
-        (pr.RUNNING, None),
-        (pr.RUNNING, []),
-    ],
-    ids=[
-        "success-without-result",
-        "success-with-event",
-        "success-with-more",
-        "failure-without-result",
-        "failure-none",
-        "failure-str",
-        "failure-unknown-version",
-        "failure-without-version",
-        "failure-with-invalid-cause",
-        "empty-event",
-        "event-with-result",
-        "event-type-int",
-        "event-details-list",
-        "unknown-state",
-        "no-state",
-        "state-list",
-        "no-data",
-        "data-list",
-    ],
-)
+MALFORMED_REPLIES: dict[str, tuple[Any, Any]] = {
+    "success-without-result": (pr.SUCCESS, {}),
+    "success-with-event": (pr.SUCCESS, {"event_type": "a", "details": {}}),
+    "success-with-more": (pr.SUCCESS, {"result": 1, "more": 2}),
+    "failure-without-result": (pr.FAILURE, {}),
+    "failure-none": (pr.FAILURE, {"result": None}),
+    "failure-str": (pr.FAILURE, {"result": "no"}),
+    "failure-unknown-version": (pr.FAILURE, {"result": {**GOOD_FAILURE, "version": 2}}),
+    "failure-without-version": (
+        pr.FAILURE,
+        {"result": {k: v for k, v in GOOD_FAILURE.items() if k != "version"}},
+    ),
+    "failure-with-invalid-cause": (pr.FAILURE, {"result": {**GOOD_FAILURE, "causes": [1]}}),
+    "empty-event": (pr.EVENT, {}),
+    "event-with-result": (pr.EVENT, {"result": 1}),
+    "event-type-int": (pr.EVENT, {"event_type": 1, "details": {}}),
+    "event-details-list": (pr.EVENT, {"event_type": "a", "details": []}),
+    "unknown-state": ("DONE", {}),
+    "no-state": (None, {}),
+    "state-list": (["RUNNING"], {}),
+    "no-data": (pr.RUNNING, None),
+    "data-list": (pr.RUNNING, []),
+}
+
+
+@pytest.mark.parametrize(("state", "data"), MALFORMED_REPLIES.values(), ids=MALFORMED_REPLIES)
 def test_malformed_replies_are_rejected(state: Any, data: Any) -> None:
     with pytest.raises(exc.InvalidFormat):
         pr.Response.validate({"state": state, "data": data})
@@ -425,13 +378,22 @@ TREES = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(WORDS, inner, max_size=6),
     max_leaves=25,
 )
-BODIES = [
-    GOOD_REQUEST,
-    {**GOOD_REQUEST, "action": "revert", "failures": {"a": GOOD_FAILURE}, "result": ["success", 1]},
-    {**GOOD_REQUEST, "task_version": "1.0", "result": ["failure", GOOD_FAILURE]},
-    {"state": "RUNNING", "data": {}},
-    {"state": "SUCCESS", "data": {"result": {"a": [1]}}},
-    {
+BODIES: dict[str, Any] = {
+    "execute": GOOD_REQUEST,
+    "revert-after-success": {
+        **GOOD_REQUEST,
+        "action": "revert",
+        "failures": {"a": GOOD_FAILURE},
+        "result": ["success", 1],
+    },
+    "revert-after-failure": {
+        **GOOD_REQUEST,
+        "task_version": "1.0",
+        "result": ["failure", GOOD_FAILURE],
+    },
+    "running": {"state": "RUNNING", "data": {}},
+    "success": {"state": "SUCCESS", "data": {"result": {"a": [1]}}},
+    "failure": {
         "state": "FAILURE",
         "data": {
             "result": {
@@ -443,13 +405,13 @@ BODIES = [
             }
         },
     },
-    {"state": "EVENT", "data": {"event_type": "e", "details": {"a": 1}}},
-    {"topic": "t", "tasks": ["a", "b"]},
-    {"asked": [["id", 1], ["other", 2**53]]},
-    {"cancel": [["id", 0]]},
-    {"do": "suspend"},
-    {**GOOD_FAILURE, "exc_args": [1], "causes": [GOOD_FAILURE]},
-]
+    "event": {"state": "EVENT", "data": {"event_type": "e", "details": {"a": 1}}},
+    "notify": {"topic": "t", "tasks": ["a", "b"]},
+    "query": {"asked": [["id", 1], ["other", 2**53]]},
+    "cancel": {"cancel": [["id", 0]]},
+    "control": {"do": "suspend"},
+    "failure-record": {**GOOD_FAILURE, "exc_args": [1], "causes": [GOOD_FAILURE]},
+}
 
 
 def deep(levels: int) -> Any:
@@ -462,7 +424,7 @@ def deep(levels: int) -> Any:
 @st.composite
 def mutations(draw: st.DrawFn) -> Any:
     """A valid body with one value replaced, removed or added."""
-    body = json.loads(json.dumps(draw(st.sampled_from(BODIES))))
+    body = json.loads(json.dumps(draw(st.sampled_from(list(BODIES.values())))))
     node: Any = body
     while True:
         keys = list(node) if isinstance(node, dict) else range(len(node))
@@ -501,17 +463,19 @@ def test_any_body_is_readable_or_raises_invalid_format(data: Any) -> None:
                 read(data)
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: deep(5000),
-        lambda: {"state": deep(5000), "data": {}},
-        lambda: {**GOOD_REQUEST, "action": 10**5000},
-        lambda: {**GOOD_REQUEST, "result": ["failure", deep(5000)]},
-        lambda: {"state": "FAILURE", "data": {"result": {**GOOD_FAILURE, "version": 10**5000}}},
-    ],
-    ids=["deep-body", "deep-state", "huge-action", "deep-result", "huge-version"],
-)
+HUGE_BODIES = {
+    "deep-body": lambda: deep(5000),
+    "deep-state": lambda: {"state": deep(5000), "data": {}},
+    "huge-action": lambda: {**GOOD_REQUEST, "action": 10**5000},
+    "deep-result": lambda: {**GOOD_REQUEST, "result": ["failure", deep(5000)]},
+    "huge-version": lambda: {
+        "state": "FAILURE",
+        "data": {"result": {**GOOD_FAILURE, "version": 10**5000}},
+    },
+}
+
+
+@pytest.mark.parametrize("make", HUGE_BODIES.values(), ids=HUGE_BODIES)
 def test_body_too_deep_or_large_to_print_is_rejected(make: Any) -> None:
     for check in (pr.Request.validate, pr.Response.validate):
         with pytest.raises(exc.InvalidFormat):
@@ -582,26 +546,9 @@ def test_compiled_schema_agrees_with_jsonschema(data: Any) -> None:
         assert fits(compiled, data) is plain.is_valid(data)
 
 
-@pytest.mark.parametrize(
-    "number",
-    range(len(BODIES)),
-    ids=[
-        "execute",
-        "revert-after-success",
-        "revert-after-failure",
-        "running",
-        "success",
-        "failure",
-        "event",
-        "notify",
-        "query",
-        "cancel",
-        "control",
-        "failure-record",
-    ],
-)
-def test_compiled_schema_agrees_with_jsonschema_on_each_small_change(number: int) -> None:
-    for data in _changes(BODIES[number]):
+@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
+def test_compiled_schema_agrees_with_jsonschema_on_each_small_change(body: Any) -> None:
+    for data in _changes(body):
         for compiled, plain in SCHEMAS:
             assert fits(compiled, data) is plain.is_valid(data), data
 

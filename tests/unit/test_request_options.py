@@ -111,19 +111,18 @@ class Teller:
         return "hunter2"
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {"Password": "hunter2"},
-        {"api_key": "hunter2"},
-        {"x": {"deep": {"auth-token": "hunter2"}}},
-        {"x": [{"client_secret": ["hunter2"]}]},
-        {"x": Teller()},
-        {"x": b"hunter2"},
-        {"x": {"secret": {"y": "hunter2"}}},
-    ],
-    ids=["password", "api-key", "nested-token", "nested-secret", "repr", "bytes", "dict-in-secret"],
-)
+SECRETS: dict[str, Any] = {
+    "password": {"Password": "hunter2"},
+    "api-key": {"api_key": "hunter2"},
+    "nested-token": {"x": {"deep": {"auth-token": "hunter2"}}},
+    "nested-secret": {"x": [{"client_secret": ["hunter2"]}]},
+    "repr": {"x": Teller()},
+    "bytes": {"x": b"hunter2"},
+    "dict-in-secret": {"x": {"secret": {"y": "hunter2"}}},
+}
+
+
+@pytest.mark.parametrize("arguments", SECRETS.values(), ids=SECRETS)
 def test_secret_arguments_are_masked_in_headers(arguments: Any) -> None:
     assert "hunter2" not in argument_display.headers(arguments)[hd.KWARGSREPR]
 
@@ -150,17 +149,16 @@ def test_options_ignored_by_given_executor_are_logged(caplog: pytest.LogCaptureF
     assert record.getMessage().endswith(": max_resends, transition_timeout, url")
 
 
-@pytest.mark.parametrize(
-    ("wait", "kind", "words"),
-    [
-        (("x",), TypeError, "workers must be a whole number, got 'x'"),
-        ((True, 0.1), TypeError, "workers must be"),
-        ((1.5, 0.1), TypeError, "workers must be"),
-        ((1, "soon"), TypeError, "timeout must be seconds or None, got 'soon'"),
-        ((0,), ValueError, "workers must be at least 1"),
-    ],
-    ids=["workers-str", "workers-bool", "workers-float", "timeout-str", "workers-zero"],
-)
+INVALID_WAITS: dict[str, tuple[Any, Any, str]] = {
+    "workers-str": (("x",), TypeError, "workers must be a whole number, got 'x'"),
+    "workers-bool": ((True, 0.1), TypeError, "workers must be"),
+    "workers-float": ((1.5, 0.1), TypeError, "workers must be"),
+    "timeout-str": ((1, "soon"), TypeError, "timeout must be seconds or None, got 'soon'"),
+    "workers-zero": ((0,), ValueError, "workers must be at least 1"),
+}
+
+
+@pytest.mark.parametrize(("wait", "kind", "words"), INVALID_WAITS.values(), ids=INVALID_WAITS)
 def test_invalid_wait_for_workers_arguments_are_rejected(
     wait: tuple[Any, ...], kind: Any, words: str
 ) -> None:

@@ -150,24 +150,22 @@ def made_with(**options):
     return [retry.Times(9, **options), retry.ForEach(range(9), **options)]
 
 
-@pytest.mark.parametrize(
-    ("wanted", "kinds", "answer"),
-    [
-        pytest.param(ValueError, [ValueError], "RETRY", id="equal"),
-        pytest.param(ValueError, [KeyError], "REVERT", id="other"),
-        pytest.param(ValueError, [ValueError, KeyError], "REVERT", id="one_of_two"),
-        pytest.param((ValueError, KeyError), [ValueError, KeyError], "RETRY", id="tuple"),
-        pytest.param(
-            [ValueError, "KeyError"], [ValueError, KeyError], "RETRY", id="list_with_name"
-        ),
-        pytest.param(LookupError, [KeyError], "RETRY", id="base_class"),
-        pytest.param("LookupError", [KeyError], "RETRY", id="base_class_name"),
-        pytest.param(Transient, [Worse], "RETRY", id="own_base"),
-        pytest.param(f"{__name__}.Transient", [Worse], "RETRY", id="own_base_by_path"),
-        pytest.param((), [ValueError], "REVERT", id="empty"),
-        pytest.param(None, [ValueError], "RETRY", id="none"),
-    ],
-)
+RETRIED_ON = {
+    "equal": (ValueError, [ValueError], "RETRY"),
+    "other": (ValueError, [KeyError], "REVERT"),
+    "one_of_two": (ValueError, [ValueError, KeyError], "REVERT"),
+    "tuple": ((ValueError, KeyError), [ValueError, KeyError], "RETRY"),
+    "list_with_name": ([ValueError, "KeyError"], [ValueError, KeyError], "RETRY"),
+    "base_class": (LookupError, [KeyError], "RETRY"),
+    "base_class_name": ("LookupError", [KeyError], "RETRY"),
+    "own_base": (Transient, [Worse], "RETRY"),
+    "own_base_by_path": (f"{__name__}.Transient", [Worse], "RETRY"),
+    "empty": ((), [ValueError], "REVERT"),
+    "none": (None, [ValueError], "RETRY"),
+}
+
+
+@pytest.mark.parametrize(("wanted", "kinds", "answer"), RETRIED_ON.values(), ids=RETRIED_ON)
 def test_retry_on_requires_all_failures_to_match(wanted, kinds, answer):
     for made in made_with(retry_on=wanted):
         assert made.on_failure(history=attempts(*kinds)) == answer
@@ -175,19 +173,18 @@ def test_retry_on_requires_all_failures_to_match(wanted, kinds, answer):
     assert each.on_failure([1, 2, 3], history=attempts(*kinds)) == answer
 
 
-@pytest.mark.parametrize(
-    ("wanted", "kinds", "answer"),
-    [
-        (ValueError, [ValueError], "REVERT_ALL"),
-        (ValueError, [KeyError], "RETRY"),
-        (ValueError, [KeyError, ValueError], "REVERT_ALL"),
-        (("OSError", Transient), [KeyError, Worse], "REVERT_ALL"),
-        # Only the latest attempt counts: the first one failed with an OSError.
-        (OSError, [KeyError], "RETRY"),
-        ((), [KeyError], "RETRY"),
-    ],
-    ids=["equal", "other", "one_of_two", "name_or_base", "earlier_attempt", "empty"],
-)
+GIVEN_UP_ON = {
+    "equal": (ValueError, [ValueError], "REVERT_ALL"),
+    "other": (ValueError, [KeyError], "RETRY"),
+    "one_of_two": (ValueError, [KeyError, ValueError], "REVERT_ALL"),
+    "name_or_base": (("OSError", Transient), [KeyError, Worse], "REVERT_ALL"),
+    # Only the latest attempt counts: the first one failed with an OSError.
+    "earlier_attempt": (OSError, [KeyError], "RETRY"),
+    "empty": ((), [KeyError], "RETRY"),
+}
+
+
+@pytest.mark.parametrize(("wanted", "kinds", "answer"), GIVEN_UP_ON.values(), ids=GIVEN_UP_ON)
 def test_give_up_on_requires_one_failure_to_match(wanted, kinds, answer):
     for made in made_with(give_up_on=wanted, revert_all=True):
         assert made.on_failure(history=attempts(*kinds)) == answer
@@ -197,19 +194,18 @@ def group(*members):
     return ExceptionGroup("group", list(members))
 
 
-@pytest.mark.parametrize(
-    ("error", "retry_on", "give_up_on"),
-    [
-        (group(ValueError(1)), True, True),
-        (group(ValueError(1), UnicodeError(2)), True, True),
-        (group(ValueError(1), KeyError(2)), False, True),
-        (group(KeyError(1)), False, False),
-        (group(ValueError(1), group(ValueError(2), ValueError(3))), True, True),
-        (group(ValueError(1), group(ValueError(2), KeyError(3))), False, True),
-        (BaseExceptionGroup("group", [ValueError(1), SystemExit(2)]), False, True),
-    ],
-    ids=["one", "subclass", "two_kinds", "other", "nested", "nested_kinds", "base"],
-)
+GROUPS = {
+    "one": (group(ValueError(1)), True, True),
+    "subclass": (group(ValueError(1), UnicodeError(2)), True, True),
+    "two_kinds": (group(ValueError(1), KeyError(2)), False, True),
+    "other": (group(KeyError(1)), False, False),
+    "nested": (group(ValueError(1), group(ValueError(2), ValueError(3))), True, True),
+    "nested_kinds": (group(ValueError(1), group(ValueError(2), KeyError(3))), False, True),
+    "base": (BaseExceptionGroup("group", [ValueError(1), SystemExit(2)]), False, True),
+}
+
+
+@pytest.mark.parametrize(("error", "retry_on", "give_up_on"), GROUPS.values(), ids=GROUPS)
 def test_filters_examine_members_of_exception_groups(error, retry_on, give_up_on):
     failure = Failure.from_exception(error)
     for each in failure, Failure.from_dict(failure.to_dict()):

@@ -103,17 +103,16 @@ def test_task_request_has_id_attempt_epoch_and_flow(make: Any, action: Any) -> N
     assert (wanted.task.request, wanted.task.cancelled) == (None, False)
 
 
-@pytest.mark.parametrize(
-    ("what", "name"),
-    [
-        (("atom", "execute", 1), "atom|execute|1"),
-        (("atom", "revert", 12), "atom|revert|12"),
-        (("atom", "execute", 1, -1, 4), "atom|execute|1"),
-        (("atom", "execute", 1, 0), "atom|execute|1|0"),
-        (("\u00e4tom", "execute", 3, 2, 1), "\u00e4tom|execute|3|2|1"),
-    ],
-    ids=["execute", "revert", "no_item", "item", "resumed_item"],
-)
+REQUEST_IDS: dict[str, tuple[Any, str]] = {
+    "execute": (("atom", "execute", 1), "atom|execute|1"),
+    "revert": (("atom", "revert", 12), "atom|revert|12"),
+    "no_item": (("atom", "execute", 1, -1, 4), "atom|execute|1"),
+    "item": (("atom", "execute", 1, 0), "atom|execute|1|0"),
+    "resumed_item": (("\u00e4tom", "execute", 3, 2, 1), "\u00e4tom|execute|3|2|1"),
+}
+
+
+@pytest.mark.parametrize(("what", "name"), REQUEST_IDS.values(), ids=REQUEST_IDS)
 def test_request_ids_are_uuid5_of_atom_action_attempt_and_item(what: Any, name: str) -> None:
     space = uuid.UUID("8f3e6c52-5d0b-4d6b-9c55-0b8ee3a4a7c1")
     assert invocation.request_id(*what) == str(uuid.uuid5(space, name))
