@@ -1,4 +1,4 @@
-"""Rejected calls, changed flows and costs of the scheduler, in addition to `tests/property`."""
+"""Rejected calls, changed flows, costs and invalid decisions, in addition to `tests/property`."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ from tests.unit.scheduling import (
     steps,
     subflows,
 )
-from wbengine import engines, states
+from wbengine import engines, retry, states
 from wbengine._runtime import node_states, retry_decisions, reverting
+from wbengine._runtime.compiler import compile
 from wbengine._runtime.scheduler import Scheduler
 
 RUNNING, SUCCESS, FAILURE = "RUNNING", "SUCCESS", "FAILURE"
@@ -432,3 +433,32 @@ def test_kept_result_is_not_reverted_and_delays_no_reverts(name: str, reverted: 
         assert scheduler.take().revert == [node]
         scheduler.reverted(node)
     assert scheduler.done and scheduler.verdict() == states.REVERTED
+
+
+# Decisions of retries.
+
+
+def nested_retries(levels: int) -> Any:
+    flow = LINEAR("f", control("r")).add(Step("a"))
+    for i in range(levels):
+        flow = LINEAR(f"f{i}", control(f"r{i}")).add(flow)
+    return compile(flow)
+
+
+@pytest.mark.parametrize("answer", [None, "retry", 3, True])
+def test_invalid_decision_is_rejected_with_the_retry_name(answer: Any) -> None:
+    plan = nested_retries(1)
+
+    def ask(controller: int, failed: int) -> Any:
+        return retry.REVERT if plan.names[controller] == "r" else answer
+
+    with pytest.raises(ValueError, match=f"'r0'.*{answer!r}"):
+        retry_decisions.resolve(plan, plan.by_name["a"], ask, defer_reverts=True)
+
+
+def test_decisions_of_five_thousand_nested_retries_need_no_recursion() -> None:
+    plan = nested_retries(5000)
+    found = retry_decisions.resolve(
+        plan, plan.by_name["a"], lambda controller, failed: retry.REVERT, defer_reverts=False
+    )
+    assert plan.names[found.scope.start] == "r"

@@ -310,6 +310,15 @@ def test_class_with_unknown_annotation_is_an_error() -> None:
         read(strings.Unknown, {"order": 1})
 
 
+def validator_of(annotation: Any) -> jsonschema.Draft202012Validator:
+    definitions: dict[str, Any] = {}
+    schema = annotations.shape_of(annotation).schema(definitions)
+    document = json.loads(json.dumps({**schema, "$defs": definitions}))
+    validator = jsonschema.Draft202012Validator(document)
+    validator.check_schema(document)
+    return validator
+
+
 @pytest.mark.parametrize(
     ("annotation", "valid", "invalid"),
     [
@@ -328,11 +337,7 @@ def test_class_with_unknown_annotation_is_an_error() -> None:
     ],
 )
 def test_schema_accepts_the_same_values(annotation: Any, valid: Any, invalid: Any) -> None:
-    definitions: dict[str, Any] = {}
-    schema = annotations.shape_of(annotation).schema(definitions)
-    document = json.loads(json.dumps({**schema, "$defs": definitions}))
-    validator = jsonschema.Draft202012Validator(document)
-    validator.check_schema(document)
+    validator = validator_of(annotation)
     validator.validate(valid)
     assert not isinstance(read(annotation, valid), str)
     assert not validator.is_valid(invalid)
@@ -378,3 +383,16 @@ def test_value_without_a_plain_form_has_no_default() -> None:
     definitions: dict[str, Any] = {}
     annotations.shape_of(Line).schema(definitions)
     assert definitions[f"{__name__}.Line"]["properties"]["color"]["default"] == "red"
+
+
+def test_json_becomes_a_struct_of_msgspec() -> None:
+    msgspec: Any = pytest.importorskip("msgspec")
+    event_class = msgspec.defstruct("Event", [("at", dt.datetime), ("values", list[int], [])])
+    event = event_class(NOON)
+    assert read(list[event_class], [{"at": NOON_TEXT}]) == [event]
+    assert read(event_class, event, strict=True) is event
+    faulty = {"at": NOON_TEXT, "values": [1, "a"]}
+    assert read(event_class, faulty) == "v.values[1]: Expected `int`, got `str`"
+    validator = validator_of(event_class)
+    validator.validate({"at": NOON_TEXT})
+    assert not validator.is_valid({"at": NOON_TEXT, "values": ["a"]})
