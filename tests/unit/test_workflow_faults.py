@@ -222,24 +222,6 @@ def add_twice(steps, fails=False):
     return number
 
 
-def test_reset_workflow_executes_its_steps_again(store):
-    engine = engines.load(add_twice, backend=store)
-    engine.run()
-    engine.reset()
-    engine.run()
-    assert added(1, 2, 1, 2) == EFFECTS
-
-
-def test_reset_failed_workflow_executes_its_steps_again(store):
-    engine = engines.load(add_twice, {"fails": True}, backend=store)
-    for _ in range(2):
-        with pytest.raises(ValueError, match=r"^no$"):
-            engine.run()
-        assert [*added(1, 2), ("remove", 2), ("remove", 1)] == EFFECTS
-        EFFECTS.clear()
-        engine.reset()
-
-
 @pytest.mark.parametrize("note", [{}, {"position": "0"}, {"task": None}])
 def test_damaged_step_note_is_an_error(store, note):
     detail = suspended_after(add_twice, store, ("add", 1))

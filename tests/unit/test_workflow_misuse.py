@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from tests.support.continued_engines import continued, suspended
-from wbengine import engines, states, task
+from wbengine import engines, task
 from wbengine.persistence import backends
 
 EFFECTS = []
@@ -83,46 +83,6 @@ def test_coroutine_left_in_a_failed_scope_cannot_continue(engine):
     with pytest.raises(LookupError, match=r"^no$"):
         engines.run(add_two_in_scope, engine=engine)
     assert ("add", 2) not in EFFECTS
-
-
-@task.workflow
-async def cancel_wait(steps):
-    waiting = asyncio.ensure_future(steps.wait_for("go"))
-    await steps.run(add, 1)
-    waiting.cancel()
-    await asyncio.wait([waiting])
-    return await steps.wait_for("go", timeout=1)
-
-
-@ENGINES
-def test_cancelled_wait_leaves_its_signal_to_the_next_wait(store, engine):
-    loaded = engines.load(cancel_wait, engine=engine, backend=store)
-    sent = []
-
-    def send_once(state, details):
-        if not sent:
-            sent.append(loaded.signal("go", "value"))
-
-    loaded.atom_notifier.register(states.SUCCESS, send_once)
-    loaded.run()
-    assert loaded.storage.fetch("result") == "value"
-
-
-@task.workflow
-def wait_with_invalid_timeout(steps):
-    try:
-        steps.wait_for("go", timeout=-1)
-    except ValueError:
-        EFFECTS.append("refused")
-    return steps.wait_for("go", timeout=0)
-
-
-def test_refused_wait_receives_no_signal(store):
-    loaded = engines.load(wait_with_invalid_timeout, backend=store)
-    loaded.prepare()
-    loaded.signal("go", "value")
-    loaded.run()
-    assert (EFFECTS, loaded.storage.fetch("result")) == (["refused"], "value")
 
 
 @task.task

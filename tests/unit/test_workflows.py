@@ -84,9 +84,10 @@ def run(workflow, engine="serial", **inputs):
     return engines.run(workflow, inputs, engine=engine)["result"]
 
 
-def suspended_at(workflow, backend, effect):
-    """Return the engine of a workflow that was suspended when the effect occurred."""
-    return suspended(workflow, backend, lambda name: effect in EFFECTS)
+def interrupted(workflow, backend, effect):
+    """Return an engine that continues a workflow, which was suspended when the effect occurred."""
+    engine = suspended(workflow, backend, lambda name: effect in EFFECTS)
+    return continued(engine, workflow, backend)
 
 
 def failures_of(engine):
@@ -322,8 +323,7 @@ def three_steps(steps):
 
 
 def test_resumed_workflow_does_not_repeat_complete_steps(store):
-    engine = suspended_at(three_steps, store, "add 2 1")
-    resumed = continued(engine, three_steps, store)
+    resumed = interrupted(three_steps, store, "add 2 1")
     resumed.run()
     assert resumed.storage.fetch("result")[0] == 6
     assert EFFECTS == ["add 1 1", "add 2 1", "double 3"]
@@ -341,8 +341,7 @@ def random_values(steps):
 
 
 def test_replayed_function_receives_the_same_random_values(store):
-    engine = suspended_at(random_values, store, "double 1")
-    resumed = continued(engine, random_values, store)
+    resumed = interrupted(random_values, store, "double 1")
     resumed.run()
     values = [effect for effect in EFFECTS if isinstance(effect, list)]
     assert len(values) == 2 and values[0] == values[1]
@@ -357,15 +356,14 @@ def one_or_two(steps):
 
 
 def test_changed_function_suspends_with_an_error_and_reverts_nothing(store):
-    engine = suspended_at(one_or_two, store, "double 1")
+    resumed = interrupted(one_or_two, store, "double 1")
     EFFECTS.append("changed")
-    resumed = continued(engine, one_or_two, store)
     error = failures_of(resumed)
     assert isinstance(error, exceptions.NonDeterministicWorkflow)
     assert "step 0 is recorded as" in str(error) and "steps.version" in str(error)
     assert not any("subtract" in str(effect) for effect in EFFECTS)
     EFFECTS.remove("changed")
-    continued(engine, one_or_two, store).run()
+    continued(resumed, one_or_two, store).run()
     assert EFFECTS == ["add 1 1", "double 1", "double 2"]
 
 
@@ -378,9 +376,9 @@ def shorter(steps):
 
 
 def test_function_that_ends_before_its_recorded_steps_is_refused(store):
-    engine = suspended_at(shorter, store, "double 1")
+    resumed = interrupted(shorter, store, "double 1")
     EFFECTS.append("changed")
-    error = failures_of(continued(engine, shorter, store))
+    error = failures_of(resumed)
     assert isinstance(error, exceptions.NonDeterministicWorkflow)
     assert "is not called any more" in str(error)
 
@@ -397,9 +395,8 @@ def versioned(steps):
 
 
 def test_version_keeps_the_old_path_only_for_passed_points(store):
-    engine = suspended_at(versioned, store, "add 1 1")
+    resumed = interrupted(versioned, store, "add 1 1")
     EFFECTS.append("changed")
-    resumed = continued(engine, versioned, store)
     resumed.run()
     assert resumed.storage.fetch("result") == [3, 4]
     assert "add 2 1" not in EFFECTS
