@@ -81,19 +81,6 @@ def test_folder_is_readable_only_by_its_owner(connect: Any, root: Path) -> None:
         assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
 
 
-def test_unused_queues_expire(connect: Any, folder: Folder) -> None:
-    first = connect()
-    channel = declare(first)
-    channel.queue_declare(queue="used")
-    first.release()
-    folder.leave_unused(_filesystem.STALE_AFTER_SECONDS - 60)
-    connect().release()
-    assert folder.queues == ["q", "used"]
-    folder.leave_unused(120)
-    later = connect()
-    assert folder.queues == [] and list(later.broker.bindings()) == []
-
-
 def test_queue_with_consumer_or_new_messages_does_not_expire(connect: Any, folder: Folder) -> None:
     connection = connect()
     channel = declare(connection)
@@ -271,21 +258,6 @@ def test_message_arrives_although_the_wakeup_pipe_is_damaged(
     assert secret.read_text() == "untouched"
     if what == "removed":
         assert stat.S_ISFIFO(bell.stat().st_mode)
-
-
-def test_published_message_wakes_a_waiting_consumer(connect: Any) -> None:
-    """The polling interval is much longer than the test."""
-    connection = connect(polling_interval=1000)
-    channel = declare(connection)
-    got: list[Any] = []
-    channel.basic_consume(queue="q", no_ack=True, callback=got.append, consumer_tag="x")
-    with pytest.raises(TimeoutError):
-        connection.drain_events(timeout=0)
-    other = connect().channel()
-    for number in range(20):
-        threading.Timer(0.01, other.publish, (number,)).start()
-        while len(got) <= number:
-            connection.drain_events(timeout=30)
 
 
 # Database file.
