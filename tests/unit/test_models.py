@@ -22,6 +22,11 @@ from wbengine.types import failure as ft
 FAILURE = ft.Failure.from_exception(ValueError("no"))
 
 
+@pytest.fixture
+def record() -> models.TaskDetail:
+    return models.TaskDetail("t")
+
+
 @pytest.mark.slow
 @given(records.atoms())
 def test_record_survives_dict_copy_and_pickle_round_trips(record: models.AtomDetail) -> None:
@@ -55,8 +60,7 @@ def test_record_is_copied_while_its_meta_grows() -> None:
     assert type(other.meta) is dict and other.meta["a"] == 1
 
 
-def test_record_copy_shares_no_mutable_values() -> None:
-    record = models.TaskDetail("t")
+def test_record_copy_shares_no_mutable_values(record: models.TaskDetail) -> None:
     record.put(states.SUCCESS, {"list": [1]})
     copy = record.copy()
     copy.results["list"].append(2)
@@ -72,8 +76,7 @@ def test_uuids_are_random_version_4() -> None:
         assert (str(parsed), parsed.version, parsed.variant) == (text, 4, uuid.RFC_4122)
 
 
-def test_meta_is_created_on_first_access() -> None:
-    record = models.TaskDetail("t")
+def test_meta_is_created_on_first_access(record: models.TaskDetail) -> None:
     assert not record.has_meta
     assert record.meta is record.meta
 
@@ -107,8 +110,9 @@ def assign(record: models.TaskDetail) -> None:
     [set_items, set_defaults, merge, assign, lambda record: record.meta.update(**PROGRESS)],
     ids=["set-items", "set-defaults", "merge", "assign", "update"],
 )
-def test_progress_written_to_the_meta_of_a_task_is_kept(write: Any) -> None:
-    record = models.TaskDetail("t")
+def test_progress_written_to_the_meta_of_a_task_is_kept(
+    write: Any, record: models.TaskDetail
+) -> None:
     record.meta["mine"] = 1
     write(record)
     dumped = json.loads(json.dumps(record.dump(typed=True)))
@@ -119,8 +123,7 @@ def test_progress_written_to_the_meta_of_a_task_is_kept(write: Any) -> None:
     assert record.meta["progress"] == 1.0
 
 
-def test_progress_accepts_any_real_number() -> None:
-    record = models.TaskDetail("t")
+def test_progress_accepts_any_real_number(record: models.TaskDetail) -> None:
     record.meta["progress"] = fractions.Fraction(1, 4)
     assert record.meta == {"progress": 0.25, "progress_details": None}
     assert type(record.progress) is float
@@ -136,8 +139,9 @@ def test_progress_in_dict_of_record_is_loaded() -> None:
     ["half", float("nan"), float("inf"), 10**400, [1]],
     ids=["str", "nan", "infinity", "huge-int", "list"],
 )
-def test_progress_that_is_not_a_finite_number_is_rejected(wrong: Any) -> None:
-    record = models.TaskDetail("t")
+def test_progress_that_is_not_a_finite_number_is_rejected(
+    wrong: Any, record: models.TaskDetail
+) -> None:
     record.meta.update(PROGRESS)
     with pytest.raises((TypeError, ValueError), match="progress of 't' must be"):
         record.meta.update(more=1, progress=wrong)
@@ -175,10 +179,9 @@ RECORDED: dict[str, tuple[list[tuple[str, Any]], dict[str, Any]]] = {
 
 @pytest.mark.parametrize(("steps", "left"), RECORDED.values(), ids=RECORDED)
 def test_task_record_keeps_results_and_failures_of_each_state(
-    steps: list[tuple[str, Any]], left: dict[str, Any]
+    steps: list[tuple[str, Any]], left: dict[str, Any], record: models.TaskDetail
 ) -> None:
     """FAILURE clears the results; REVERTED keeps the failure and the result of the reversion."""
-    record = models.TaskDetail("t")
     for state, result in steps:
         record.put(state, result)
     names = ("results", "failure", "revert_results", "revert_failure")
@@ -218,8 +221,7 @@ def test_copies_have_every_field(kind: type[models.AtomDetail]) -> None:
     assert record.meta_value("k") == 1
 
 
-def test_last_attempt_describes_the_current_attempt() -> None:
-    record = models.TaskDetail("t")
+def test_last_attempt_describes_the_current_attempt(record: models.TaskDetail) -> None:
     assert record.last_attempt is None
     record.attempt, record.worker = 2, "w"
     assert record.last_attempt == models.Attempt(2, "execute", "w", None, None)
@@ -236,9 +238,8 @@ def told(record: models.AtomDetail) -> list[tuple[int, str, str | None, str | No
     return [(each.attempt, each.action, each.state, each.error) for each in record.all_attempts]
 
 
-def test_record_keeps_past_attempts_with_result() -> None:
+def test_record_keeps_past_attempts_with_result(record: models.TaskDetail) -> None:
     """The results of attempts are kept after the record was reset."""
-    record = models.TaskDetail("t")
     begin(record)
     assert told(record) == [(1, "execute", None, None)]
     record.put(states.FAILURE, ft.Failure.from_exception(ValueError(f"no\n  way {'x' * 500}")))
@@ -260,9 +261,8 @@ def test_record_keeps_past_attempts_with_result() -> None:
     assert told(record)[-1] == (3, "execute", "SUCCESS", None)
 
 
-def test_new_attempt_has_no_state_before_its_result_is_stored() -> None:
+def test_new_attempt_has_no_state_before_its_result_is_stored(record: models.TaskDetail) -> None:
     """The record still has the state of the previous attempt."""
-    record = models.TaskDetail("t")
     begin(record)
     record.put(states.SUCCESS, 1)
     begin(record, "revert")
@@ -271,8 +271,7 @@ def test_new_attempt_has_no_state_before_its_result_is_stored() -> None:
     assert told(record)[-1] == (2, "revert", "REVERT_FAILURE", "ValueError: no")
 
 
-def test_record_keeps_last_attempts_and_counts_dropped_ones() -> None:
-    record = models.TaskDetail("t")
+def test_record_keeps_last_attempts_and_counts_dropped_ones(record: models.TaskDetail) -> None:
     for _ in range(31):
         begin(record)
     assert [attempt.attempt for attempt in record.all_attempts] == list(range(11, 32))

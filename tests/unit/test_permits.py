@@ -38,6 +38,11 @@ TWO = Quota(None, None, 2)
 TEN = Quota("10/s", 0.1, None)
 
 
+@pytest.fixture
+def account() -> Account:
+    return Account()
+
+
 def given(account: Account, quota: Quota, now: float, *asks: PermitRequest) -> dict[str, int]:
     answer = account.settle(quota, asks, now)
     return {flow: len(permits) for flow, permits in answer.permits.items()}
@@ -55,16 +60,14 @@ def ask(
     return PermitRequest(flow, held=held, wanted=wanted, costs=costs, **values)
 
 
-def test_concurrency_limit_is_never_exceeded() -> None:
-    account = Account()
+def test_concurrency_limit_is_never_exceeded(account: Account) -> None:
     assert given(account, TWO, 1, ask("a", 0, 5)) == {"a": 2}
     assert given(account, TWO, 2, ask("a", 2, 3)) == {"a": 0}
     assert given(account, TWO, 3, ask("a", 1, 3)) == {"a": 1}
 
 
-def test_repeated_permit_request_grants_no_extra_permits() -> None:
+def test_repeated_permit_request_grants_no_extra_permits(account: Account) -> None:
     """The reply may have been lost: only the number of held permits in the request counts."""
-    account = Account()
     assert given(account, TWO, 1, ask("a", 0, 2)) == {"a": 2}
     assert given(account, TWO, 2, ask("a", 0, 2)) == {"a": 2}
     assert given(account, TWO, 2, ask("b", 0, 1)) == {"b": 0}
@@ -105,15 +108,13 @@ def test_flows_take_turns_with_a_single_permit() -> None:
     assert max(counts) - min(counts) <= 2 and sum(counts) >= 30
 
 
-def test_permits_of_dead_flow_are_freed_when_they_expire() -> None:
-    account = Account()
+def test_permits_of_dead_flow_are_freed_when_they_expire(account: Account) -> None:
     assert given(account, TWO, 1, ask("dead", 0, 5, seconds=15)) == {"dead": 2}
     assert given(account, TWO, 15.9, ask("b", 0, 5)) == {"b": 0}
     assert given(account, TWO, 16.1, ask("b", 0, 5)) == {"b": 2}
 
 
-def test_permit_request_with_old_epoch_is_ignored() -> None:
-    account = Account()
+def test_permit_request_with_old_epoch_is_ignored(account: Account) -> None:
     assert given(account, TWO, 1, ask("a", 1, 0, epoch=2)) == {"a": 0}
     assert given(account, TWO, 2, ask("a", 0, 0, epoch=1)) == {}
     assert given(account, TWO, 2, ask("a", 0, 5, epoch=1)) == {}
@@ -121,8 +122,7 @@ def test_permit_request_with_old_epoch_is_ignored() -> None:
     assert given(account, TWO, 3, ask("a", 0, 2, epoch=3)) == {"a": 2}
 
 
-def test_account_without_costs_has_the_fields_of_earlier_releases() -> None:
-    account = Account()
+def test_account_without_costs_has_the_fields_of_earlier_releases(account: Account) -> None:
     account.settle(TEN, [ask("a", 0, 1)], 50.0)
     stored = account.to_dict()
     assert stored["flows"] == {"a": [1, 1, 0, 65.0, 1.0]}
@@ -132,8 +132,7 @@ def test_account_without_costs_has_the_fields_of_earlier_releases() -> None:
     assert (read.next, read.quota, read.defined, read.log) == (50.1, TEN, TEN, None)
 
 
-def test_rate_limit_spaces_permits_evenly() -> None:
-    account = Account()
+def test_rate_limit_spaces_permits_evenly(account: Account) -> None:
     (permits,) = account.settle(TEN, [ask("a", 0, 100)], 50.0).permits.values()
     assert permits == pytest.approx([number / 10 for number in range(11)])
     answer = account.settle(TEN, [ask("a", 11, 89)], 50.5)
@@ -141,8 +140,7 @@ def test_rate_limit_spaces_permits_evenly() -> None:
     assert answer.retry_seconds == pytest.approx(HORIZON / 2 + 0.1)
 
 
-def test_unused_rate_is_not_accumulated() -> None:
-    account = Account()
+def test_unused_rate_is_not_accumulated(account: Account) -> None:
     assert given(account, TEN, 1, ask("a", 0, 2)) == {"a": 2}
     assert given(account, TEN, 10, ask("a", 1, 0)) == {"a": 0}
     (permits,) = account.settle(TEN, [ask("a", 0, 30)], 20.0).permits.values()
@@ -568,8 +566,7 @@ def test_concurrency_key_of_task_class_is_not_bound_as_method() -> None:
     assert made.id_of({"customer": 5}) == "Call[5]"
 
 
-def test_next_run_of_a_flow_inherits_its_permit() -> None:
-    account = Account()
+def test_next_run_of_a_flow_inherits_its_permit(account: Account) -> None:
     one = Quota(None, None, 1)
     assert given(account, one, 1, ask("a", 0, 1)) == {"a": 1}
     account.settle(one, [ask("a", 1, 0, seconds=KEPT_SECONDS)], 2)
@@ -580,8 +577,7 @@ def test_next_run_of_a_flow_inherits_its_permit() -> None:
     assert given(account, one, 1002, ask("a", 1, 1, epoch=3)) == {"a": 0}
 
 
-def test_next_run_inherits_no_permits_of_a_rate() -> None:
-    account = Account()
+def test_next_run_inherits_no_permits_of_a_rate(account: Account) -> None:
     assert given(account, TEN, 1, ask("a", 0, 2)) == {"a": 2}
     answer = account.settle(TEN, [ask("a", 0, 2, epoch=2)], 1)
     assert answer.permits["a"] == pytest.approx([0.2, 0.3])
@@ -682,21 +678,18 @@ def test_parked_flows_of_all_costs_are_resumed_together_if_they_fit() -> None:
     assert parked(account, fast, 6059.5, b=20.0, c=0.5, d=30.0, e=20.0) == ["b", "c", "d"]
 
 
-def test_parked_flow_whose_cost_is_above_the_limit_is_resumed_and_fails() -> None:
-    account = Account()
+def test_parked_flow_whose_cost_is_above_the_limit_is_resumed_and_fails(account: Account) -> None:
     account.settle(HUNDRED, [ask("a", 0, 1, (100.0,))], 6000.0)
     assert parked(account, HUNDRED, 6001.0, b=101.0, c=1.0) == ["b"]
 
 
-def test_end_of_a_reservation_delays_no_permit() -> None:
-    account = Account()
+def test_end_of_a_reservation_delays_no_permit(account: Account) -> None:
     account.settle(TEN, [ask("a", 0, 1)], 100.0)
     assert parked(account, TEN, 100.5, gone=1.0) == ["gone"]
     assert account.settle(TEN, [ask("b", 0, 1)], 101 + RESERVED_SECONDS).permits["b"] == [0.0]
 
 
-def test_run_of_a_flow_is_not_replaced_by_its_parked_request() -> None:
-    account = Account()
+def test_run_of_a_flow_is_not_replaced_by_its_parked_request(account: Account) -> None:
     account.settle(TWO, [ask("a", 0, 1)], 1)
     assert parked(account, TWO, 2, a=1.0) == []
     assert account.flows["a"].held == 1

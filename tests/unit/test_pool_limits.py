@@ -78,6 +78,11 @@ def processes() -> Any:
         new_pool.stop(kill=True)
 
 
+@pytest.fixture
+def box() -> calls.Box:
+    return calls.Box()
+
+
 # All pools --------------------------------------------------------------------------------------
 
 
@@ -90,8 +95,7 @@ def test_call_with_non_numeric_limits_fails_and_frees_its_slot(pool: Any, odd: A
     assert not isinstance(after.done.get(timeout=calls.WAIT), ft.Failure)
 
 
-def test_soft_limit_is_raised_in_the_call(pool: Any) -> None:
-    box = calls.Box()
+def test_soft_limit_is_raised_in_the_call(pool: Any, box: calls.Box) -> None:
     pool.submit(calls.clean_up, (), box, box.event, limit(0.05, calls.WAIT))
     pool.submit(calls.spin, (), box, None, limit(0.01))
     pool.submit(calls.whoami, (), box, None, limit(calls.WAIT))
@@ -101,8 +105,7 @@ def test_soft_limit_is_raised_in_the_call(pool: Any) -> None:
     assert isinstance(box.get(), int)
 
 
-def test_hard_limit_ends_the_call_and_frees_its_slot(pool: Any) -> None:
-    box = calls.Box()
+def test_hard_limit_ends_the_call_and_frees_its_slot(pool: Any, box: calls.Box) -> None:
     pool.submit(calls.stubborn, (), box, None, limit(0.3, 0.4), name="t")
     pool.submit(calls.whoami, (), box)
     message = box.failure(HARD).exception_str
@@ -111,11 +114,10 @@ def test_hard_limit_ends_the_call_and_frees_its_slot(pool: Any) -> None:
 
 
 def test_limit_interrupts_coroutine_at_its_await(
-    pool: Any, monkeypatch: pytest.MonkeyPatch
+    pool: Any, monkeypatch: pytest.MonkeyPatch, box: calls.Box
 ) -> None:
     # With a long grace period, the thread does not count as lost.
     monkeypatch.setattr(thread_pools, "_GRACE_SECONDS", calls.WAIT)
-    box = calls.Box()
     before = getattr(pool, "lost", 0)
     pool.submit(calls.sleeps_in_loop, (True,), box, None, limit(0.5))
     pool.submit(calls.sleeps_in_loop, (False,), box, None, limit(0.05))
@@ -129,8 +131,7 @@ def test_limit_interrupts_coroutine_at_its_await(
     event_loop.stop_all()
 
 
-def test_call_can_read_its_deadline(pool: Any) -> None:
-    box = calls.Box()
+def test_call_can_read_its_deadline(pool: Any, box: calls.Box) -> None:
     pool.submit(calls.deadline, (), box, None, limit(None, 100))
     assert abs(box.get() - time.time() - 100) < 30
     for wanted in (time_limits.UNLIMITED, limit(10)):
@@ -171,8 +172,7 @@ def test_withdrawn_call_is_not_cancelled_and_vice_versa(pool: Any) -> None:
     assert calls.result_of(pool, calls.is_cancelled) is False
 
 
-def test_time_limit_without_values_is_unlimited(pool: Any) -> None:
-    box = calls.Box()
+def test_time_limit_without_values_is_unlimited(pool: Any, box: calls.Box) -> None:
     assert pool.submit(calls.whoami, (), box, None, limit(None)).limit is time_limits.UNLIMITED
     box.get()
 

@@ -41,6 +41,12 @@ def made(*atoms: Any, backend: base.Backend | None = None, **options: Any) -> st
     return found
 
 
+@pytest.fixture
+def store() -> storage.Storage:
+    """Storage of a flow with the task `a`."""
+    return made(One("a"))
+
+
 # Atoms and states.
 
 
@@ -53,8 +59,7 @@ def test_ensure_atoms_creates_each_record_once() -> None:
     assert len(store.flow_detail) == 2
 
 
-def test_atom_state_and_intention_are_stored() -> None:
-    store = made(One("a"))
+def test_atom_state_and_intention_are_stored(store: storage.Storage) -> None:
     store.set_atom_state("a", states.RUNNING)
     store.set_atom_intention("a", states.REVERT)
     assert (store.get_atom_state("a"), store.get_atom_intention("a")) == ("RUNNING", "REVERT")
@@ -63,8 +68,7 @@ def test_atom_state_and_intention_are_stored() -> None:
 # Results.
 
 
-def test_get_returns_the_result_or_failure_of_an_atom() -> None:
-    store = made(One("a"))
+def test_get_returns_the_result_or_failure_of_an_atom(store: storage.Storage) -> None:
     with pytest.raises(exceptions.NotFound, match="'a' has no result"):
         store.get("a")
     store.save("a", None)
@@ -83,8 +87,7 @@ def test_get_returns_the_result_or_failure_of_an_atom() -> None:
         store.get_revert_result("a")
 
 
-def test_revert_failures_are_separate_from_execute_failures() -> None:
-    store = made(One("a"))
+def test_revert_failures_are_separate_from_execute_failures(store: storage.Storage) -> None:
     store.save("a", FAILURE, states.REVERT_FAILURE)
     assert store.get_revert_failures() == {"a": FAILURE}
     assert store.get_revert_failure("a") is FAILURE is store.get_revert_result("a")
@@ -92,8 +95,7 @@ def test_revert_failures_are_separate_from_execute_failures() -> None:
     assert store.get_execute_failures() == {}
 
 
-def test_reset_deletes_the_failure_but_keeps_the_attempt() -> None:
-    store = made(One("a"))
+def test_reset_deletes_the_failure_but_keeps_the_attempt(store: storage.Storage) -> None:
     store.record("a").attempt = 3
     store.save("a", FAILURE, states.FAILURE)
     store.reset("a")
@@ -113,8 +115,7 @@ def test_returned_failures_do_not_change_later() -> None:
     assert list(store.get_execute_failures()) == ["a", "b"]
 
 
-def test_retry_failures_belong_to_the_last_provided_value() -> None:
-    store = made(One("a"))
+def test_retry_failures_belong_to_the_last_provided_value(store: storage.Storage) -> None:
     store.ensure_atom(retry.Times(2, "r"))
     store.save_retry_failure("r", "a", FAILURE)  # Ignored: no value was provided yet.
     store.save("r", 1)
@@ -212,8 +213,7 @@ def test_atom_version_is_stored_as_text() -> None:
     assert made(atom).record("a").version == "3.11"
 
 
-def test_progress_follows_the_state_unless_reported() -> None:
-    store = made(One("a"))
+def test_progress_follows_the_state_unless_reported(store: storage.Storage) -> None:
     assert store.get_task_progress("a") == 0.0
     store.save("a", 1)
     assert store.get_task_progress("a") == 1.0

@@ -60,6 +60,11 @@ def declare(connection: Any, queue: str = "q") -> Any:
     return channel
 
 
+@pytest.fixture
+def channel(connect: Any) -> Any:
+    return declare(connect())
+
+
 def test_released_connection_leaves_no_owner_or_claim(
     connect: Any, root: Path, folder: Folder
 ) -> None:
@@ -73,8 +78,7 @@ def test_released_connection_leaves_no_owner_or_claim(
     assert sorted(os.listdir(root)) == ["bells", "holders", "wbengine.db"]
 
 
-def test_folder_is_readable_only_by_its_owner(connect: Any, root: Path) -> None:
-    channel = declare(connect())
+def test_folder_is_readable_only_by_its_owner(root: Path, channel: Any) -> None:
     channel.publish(1)
     channel.basic_get("q")
     for path in (root, *root.rglob("*")):
@@ -148,8 +152,7 @@ def test_release_in_a_forked_child_does_not_affect_the_parent(connect: Any, fold
     assert len(folder.claims) == len(folder.holders) == 1
 
 
-def test_forked_child_publishes_over_its_own_connection(connect: Any, folder: Folder) -> None:
-    channel = declare(connect())
+def test_forked_child_publishes_over_its_own_connection(channel: Any) -> None:
     child = os.fork()
     if not child:
         channel.publish("child")
@@ -171,9 +174,10 @@ signal.pause()
 """
 
 
-def test_claims_of_a_dead_parent_return_while_its_child_lives(root: Path, connect: Any) -> None:
+def test_claims_of_a_dead_parent_return_while_its_child_lives(
+    root: Path, connect: Any, channel: Any
+) -> None:
     """The child closes its copy of the lock, so the claims return when the parent dies."""
-    channel = declare(connect())
     channel.publish("held")
     with fresh.process("-c", FORKER, f"filesystem://{root}", stdout=subprocess.PIPE) as parent:
         child = int(parent.stdout.readline())
@@ -288,10 +292,9 @@ def writing(root: Path) -> Iterator[Any]:
 
 
 def test_stopped_writer_is_logged_within_two_seconds(
-    root: Path, connect: Any, caplog: pytest.LogCaptureFixture
+    root: Path, caplog: pytest.LogCaptureFixture, channel: Any
 ) -> None:
     """Other writers wait until the write lock is free."""
-    channel = declare(connect())
     with writing(root) as process:
         thread = threading.Thread(target=channel.publish, args=(1,))
         began = time.monotonic()
@@ -306,9 +309,8 @@ def test_stopped_writer_is_logged_within_two_seconds(
 
 
 def test_write_times_out_while_another_process_is_stopped(
-    root: Path, connect: Any, monkeypatch: pytest.MonkeyPatch
+    root: Path, monkeypatch: pytest.MonkeyPatch, channel: Any
 ) -> None:
-    channel = declare(connect())
     channel.publish(1)
     monkeypatch.setattr(_folder, "_LOCK_TIMEOUT_SECONDS", 0.0)
     with writing(root) as process:
@@ -317,8 +319,7 @@ def test_write_times_out_while_another_process_is_stopped(
         assert channel.broker.size("q") == 1  # Reading still works.
 
 
-def test_blocked_writes_do_not_count_as_silence(root: Path, connect: Any) -> None:
-    channel = declare(connect())
+def test_blocked_writes_do_not_count_as_silence(root: Path, channel: Any) -> None:
     with contextlib.closing(ledgers.open_ledger(f"dir://{root}")) as ledger:
         ledger.renew("w")
         ledgers.make_content_older(f"dir://{root}", 100)
@@ -360,9 +361,8 @@ def test_each_write_is_one_statement(
 
 
 def test_disk_reserve_is_kept_for_replies_and_results(
-    root: Path, connect: Any, monkeypatch: pytest.MonkeyPatch
+    root: Path, monkeypatch: pytest.MonkeyPatch, channel: Any
 ) -> None:
-    channel = declare(connect())
     with contextlib.closing(ledgers.open_ledger(f"dir://{root}")) as ledger:
         ledger.open("a", 1)
         assert ledger.claim("a", 1, "w").granted

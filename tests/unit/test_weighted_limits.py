@@ -47,13 +47,17 @@ def settle(
     return account.settle(limit, [request], now)
 
 
+@pytest.fixture
+def account() -> Account:
+    return Account()
+
+
 def membership_of(clock: Callable[[], float]) -> Membership:
     renewer = PermitRenewer(account_stores.MemoryStore(), clock)
     return Membership(renewer, "l", MINUTE, Member("a"), lambda: None)
 
 
-def test_next_permit_has_distance_of_cost() -> None:
-    account = Account()
+def test_next_permit_has_distance_of_cost(account: Account) -> None:
     assert settle(account, 100.0, (3.0, 4.0, 50.0)).permits["a"] == pytest.approx([0, 0.3, 0.7])
     answer = settle(account, 101.0, (20.0,))
     assert answer.permits["a"] == []
@@ -89,26 +93,22 @@ def test_small_costs_do_not_overtake_a_large_one() -> None:
     assert started.get("small", math.inf) > started["large"] - 2
 
 
-def test_cost_above_limit_blocks_no_other_flow() -> None:
-    account = Account()
+def test_cost_above_limit_blocks_no_other_flow(account: Account) -> None:
     assert settle(account, 100.0, (601.0, 1.0)).permits["a"] == []
     assert settle(account, 100.0, (1.0,), "b").permits["b"] == [0.0]
 
 
-def test_free_task_needs_no_units() -> None:
-    account = Account()
+def test_free_task_needs_no_units(account: Account) -> None:
     assert settle(account, 100.0, (0.0,) * 5).permits["a"] == [0.0] * 5
     assert settle(account, 100.0, (1.0,)).permits["a"] == [0.0]
 
 
-def test_concurrency_counts_tasks_and_not_units() -> None:
-    account = Account()
+def test_concurrency_counts_tasks_and_not_units(account: Account) -> None:
     answer = settle(account, 100.0, (0.1, 0.1, 0.1), limit=quota("600/m", 2))
     assert answer.permits["a"] == pytest.approx([0, 0.01])
 
 
-def test_additional_units_are_taken_from_next_permits() -> None:
-    account = Account()
+def test_additional_units_are_taken_from_next_permits(account: Account) -> None:
     settle(account, 100.0, (10.0,))
     answer = settle(account, 100.5, (10.0,), held=1, corrections=(Correction(1, 100.0, 30.0),))
     assert answer.permits["a"] == [] and account.next == pytest.approx(104.0)
@@ -119,9 +119,8 @@ def logged(account: Account) -> float:
     return sum(units for _, units in account.log or ())
 
 
-def test_unused_units_are_given_back_once() -> None:
+def test_unused_units_are_given_back_once(account: Account) -> None:
     """A request is repeated if its answer was lost."""
-    account = Account()
     settle(account, 100.0, (100.0,))
     for _ in range(2):
         settle(account, 100.5, (), held=1, corrections=(Correction(1, 100.0, -90.0),))
@@ -132,12 +131,11 @@ def test_unused_units_are_given_back_once() -> None:
     assert logged(account) == pytest.approx(6.0)
 
 
-def test_units_are_given_back_to_their_own_start() -> None:
+def test_units_are_given_back_to_their_own_start(account: Account) -> None:
     """Otherwise they are lost when an earlier start leaves the window, or a later one counts less.
 
     The log merges the starts in 0.6 s. Units that are not there are those of earlier starts.
     """
-    account = Account()
     for now in (600.0, 620.0, 640.0):
         settle(account, now, (100.0,))
     ends = [at for at, _ in account.log or ()]
@@ -149,8 +147,7 @@ def test_units_are_given_back_to_their_own_start() -> None:
     assert account.log == list(zip((ends[0], ends[2]), (80.0, 100.0), strict=True))
 
 
-def test_units_of_an_old_start_are_not_given_back() -> None:
-    account = Account()
+def test_units_of_an_old_start_are_not_given_back(account: Account) -> None:
     settle(account, 600.0, (100.0,))
     settle(account, 650.0, (200.0,), held=1)
     expected = account.next
@@ -158,16 +155,14 @@ def test_units_of_an_old_start_are_not_given_back() -> None:
     assert logged(account) == pytest.approx(200.0) and account.next == expected
 
 
-def test_correction_is_counted_when_flow_leaves() -> None:
-    account = Account()
+def test_correction_is_counted_when_flow_leaves(account: Account) -> None:
     settle(account, 100.0, (10.0,))
     corrections = (Correction(1, 100.0, 50.0),)
     account.settle(MINUTE, [PermitRequest("a", 1, 0, 0, 0, (), corrections)], 100.5)
     assert account.flows == {} and account.next == pytest.approx(106.0)
 
 
-def test_first_correction_of_a_later_run_is_counted() -> None:
-    account = Account()
+def test_first_correction_of_a_later_run_is_counted(account: Account) -> None:
     settle(account, 100.0, (10.0,))
     settle(account, 100.1, (), held=1, corrections=(Correction(7, 100.0, 50.0),))
     corrections = (Correction(1, 100.0, 60.0),)
@@ -185,8 +180,7 @@ def test_answered_corrections_are_not_sent_again() -> None:
     assert membership.request().corrections == (Correction(2, 6.0, 2.0),)
 
 
-def test_lowered_limit_counts_units_of_earlier_starts() -> None:
-    account = Account()
+def test_lowered_limit_counts_units_of_earlier_starts(account: Account) -> None:
     settle(account, 600.0, (300.0,))
     low = quota("200/m")
     answer = account.settle(MINUTE, [PermitRequest("a", 1, 1, 1, 15, (150.0,))], 650.0, low)

@@ -26,12 +26,13 @@ def part(number: int) -> int:
 async def nothing() -> None: ...
 
 
-def scatter() -> None:
+async def scatter(steps: steps.AsyncSteps) -> None:
     """Free memory in a random order, so that the addresses of new objects have a random order."""
     tasks = [asyncio.ensure_future(nothing()) for _ in range(10 * COUNT)]
     random.Random(next(SEEDS)).shuffle(tasks)
     for each in tasks:
         each.cancel()
+    await steps.sleep(0)
 
 
 async def run_scattered(run: Any, number: int, order: list[int]) -> int:
@@ -42,8 +43,7 @@ async def run_scattered(run: Any, number: int, order: list[int]) -> int:
 
 @task.workflow
 async def completed_steps(steps: steps.AsyncSteps, container: str) -> list[int]:
-    scatter()
-    await steps.sleep(0)
+    await scatter(steps)
     calls: Any = [steps.run(part, number) for number in range(COUNT)]
     if container == "dict":
         calls = dict.fromkeys(calls)
@@ -54,8 +54,7 @@ async def completed_steps(steps: steps.AsyncSteps, container: str) -> list[int]:
 
 @task.workflow
 async def completed_coroutines(steps: steps.AsyncSteps) -> list[int]:
-    scatter()
-    await steps.sleep(0)
+    await scatter(steps)
     order: list[int] = []
     calls = [run_scattered(steps.run, number, order) for number in range(COUNT)]
     results = [await each for each in asyncio.as_completed(calls)]
@@ -64,8 +63,7 @@ async def completed_coroutines(steps: steps.AsyncSteps) -> list[int]:
 
 @task.workflow
 async def done_tasks(steps: steps.AsyncSteps) -> list[int]:
-    scatter()
-    await steps.sleep(0)
+    await scatter(steps)
     done, _ = await asyncio.wait(
         [asyncio.ensure_future(steps.run(part, number)) for number in range(COUNT)]
     )
@@ -74,8 +72,7 @@ async def done_tasks(steps: steps.AsyncSteps) -> list[int]:
 
 @task.workflow
 async def done_futures(steps: steps.AsyncSteps) -> list[int]:
-    scatter()
-    await steps.sleep(0)
+    await scatter(steps)
     loop = asyncio.get_running_loop()
     futures = [loop.create_future() for _ in range(COUNT)]
     for number, future in enumerate(futures):
@@ -85,8 +82,7 @@ async def done_futures(steps: steps.AsyncSteps) -> list[int]:
 
 @task.workflow
 async def cancelled_group(steps: steps.AsyncSteps) -> list[int]:
-    scatter()
-    await steps.sleep(0)
+    await scatter(steps)
     order = []
 
     async def wait(number: int) -> None:
@@ -179,15 +175,14 @@ def test_as_completed_accepts_a_set_of_tasks() -> None:
 
 @task.workflow
 async def suspended_with_sets(steps: steps.AsyncSteps) -> list[int]:
-    scatter()
-    await steps.sleep(0)
+    await scatter(steps)
     results = [
         await each
         for each in asyncio.as_completed(
             [run_scattered(steps.run, number, []) for number in range(COUNT)]
         )
     ]
-    scatter()
+    await scatter(steps)
     done, _ = await asyncio.wait(
         [asyncio.ensure_future(steps.run(part, number)) for number in range(COUNT)]
     )

@@ -90,6 +90,11 @@ def interrupted(workflow, backend, effect):
     return continued(engine, workflow, backend)
 
 
+def result_of(engine):
+    engine.run()
+    return engine.storage.fetch("result")
+
+
 def failures_of(engine):
     with pytest.raises(Exception) as caught:
         engine.run()
@@ -162,8 +167,7 @@ def test_map_starts_no_item_after_a_failure():
             return error.args
 
     engine = engines.load(workflow)
-    engine.run()
-    assert engine.storage.fetch("result") == (1,)
+    assert result_of(engine) == (1,)
     assert sum(record.is_step for record in engine.storage.flow_detail) == 1
 
 
@@ -324,8 +328,7 @@ def three_steps(steps):
 
 def test_resumed_workflow_does_not_repeat_complete_steps(store):
     resumed = interrupted(three_steps, store, "add 2 1")
-    resumed.run()
-    assert resumed.storage.fetch("result")[0] == 6
+    assert result_of(resumed)[0] == 6
     assert EFFECTS == ["add 1 1", "add 2 1", "double 3"]
 
 
@@ -397,8 +400,7 @@ def versioned(steps):
 def test_version_keeps_the_old_path_only_for_passed_points(store):
     resumed = interrupted(versioned, store, "add 1 1")
     EFFECTS.append("changed")
-    resumed.run()
-    assert resumed.storage.fetch("result") == [3, 4]
+    assert result_of(resumed) == [3, 4]
     assert "add 2 1" not in EFFECTS
 
 
@@ -472,8 +474,7 @@ def test_parked_workflow_continues_its_wait(store):
     assert [wait.signal for wait in engine.storage.flow_detail.waits_for] == ["approved"]
     store_signal(store, engine, "approved", 4)
     resumed = continued(engine, waits, store)
-    resumed.run()
-    assert resumed.storage.fetch("result") == [4, 5]
+    assert result_of(resumed) == [4, 5]
 
 
 def test_wait_that_times_out_raises_or_returns_its_default():
@@ -637,8 +638,7 @@ def test_each_signal_of_a_name_is_received_once_in_order(workflow):
     for value in (1, 2, 3):
         engine.signal("change", value)
     send_at(engine, "-add", "change", 4)
-    engine.run()
-    assert engine.storage.fetch("result") == [1, 2, 3, 4]
+    assert result_of(engine) == [1, 2, 3, 4]
 
 
 def test_wait_that_timed_out_leaves_its_signal_to_the_next_wait():
@@ -650,8 +650,7 @@ def test_wait_that_timed_out_leaves_its_signal_to_the_next_wait():
 
     engine = engines.load(workflow)
     send_at(engine, "-add", "change", 4)
-    engine.run()
-    assert engine.storage.fetch("result") == 4
+    assert result_of(engine) == 4
 
 
 @task.workflow
@@ -672,8 +671,7 @@ def refuse_name(steps):
 def test_invalid_wait_leaves_its_signal_to_the_next_wait(workflow):
     engine = engines.load(workflow)
     engine.signal("change", 4)
-    engine.run()
-    assert engine.storage.fetch("result") == 4
+    assert result_of(engine) == 4
 
 
 @pytest.mark.parametrize("call", ["wait_for", "wait_any"])
@@ -689,8 +687,7 @@ def test_cancelled_wait_leaves_its_signal_to_the_next_wait(call):
 
     engine = engines.load(workflow)
     send_at(engine, "2-add", "change", 4)
-    engine.run()
-    assert engine.storage.fetch("result") == 4
+    assert result_of(engine) == 4
 
 
 @task.workflow
@@ -806,8 +803,7 @@ def test_parallel_waits_receive_the_signals_in_order():
     engine = engines.load(wait_in_parallel)
     for value in (1, 2, 3):
         engine.signal("change", value)
-    engine.run()
-    assert engine.storage.fetch("result") == [1, 2, 3, "none"]
+    assert result_of(engine) == [1, 2, 3, "none"]
 
 
 @task.workflow(retries=1, retry_on=ValueError)
@@ -823,8 +819,7 @@ async def fail_once_in_group(steps):
 def test_retry_on_of_a_workflow_matches_failures_in_a_task_group(backend, store):
     options = {"backend": store} if backend else {}
     engine = engines.load(fail_once_in_group, **options)
-    engine.run()
-    assert engine.storage.fetch("result") == "end"
+    assert result_of(engine) == "end"
     assert EFFECTS == ["add 1 1", "subtract 1 1 2", "add 1 1"]
 
 
@@ -895,8 +890,7 @@ def test_wait_any_returns_the_signal_that_was_sent_first(store):
     engine = engines.load(approve, backend=store)
     engine.signal("rejected", "no")
     engine.signal("approved", "yes")
-    engine.run()
-    assert engine.storage.fetch("result") == [("rejected", "no"), ("approved", "yes"), "timeout"]
+    assert result_of(engine) == [("rejected", "no"), ("approved", "yes"), "timeout"]
 
 
 RUNNING = []
@@ -926,8 +920,7 @@ async def limited(steps):
 @pytest.mark.parametrize("stored", [False, True])
 def test_concurrency_limit_of_a_task_applies_to_steps(store, stored):
     engine = engines.load(limited, engine="parallel", backend=store if stored else None)
-    engine.run()
-    assert engine.storage.fetch("result") == [*range(6), *range(4)]
+    assert result_of(engine) == [*range(6), *range(4)]
     assert EFFECTS == [1] * 6
 
 
@@ -1030,8 +1023,7 @@ def test_reset_workflow_begins_with_new_steps(store, stored):
 def test_reset_after_reversion_begins_with_new_steps():
     engine = engines.load(task.workflow(fail_first))
     failures_of(engine)
-    engine.run()
-    assert engine.storage.fetch("result") == "done"
+    assert result_of(engine) == "done"
     assert EFFECTS == ["add 0 1", "subtract 0 1 1", "add 2 1"]
 
 
