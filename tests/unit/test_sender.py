@@ -1,8 +1,12 @@
-"""Order, urgency, deferral and errors of messages that a sender publishes."""
+"""Order, urgency, deferral, errors and threads of messages that a sender publishes."""
 
 from __future__ import annotations
 
+import inspect
+import random
+import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -334,3 +338,240 @@ def test_deferred_calls_run_once_while_the_sender_stops(place: Place) -> None:
     for thread in threads:
         thread.join()
     assert len(done) == len(set(done)) == sum(counts.values())
+
+
+# Messages that the calling thread publishes while the sender is idle.
+
+
+@pytest.fixture
+def idle(place: Place) -> Place:
+    """Place whose sender waits in its thread."""
+    place.sender.start()
+    asleep(place)
+    return place
+
+
+def now(place: Place, number: Any, **options: Any) -> OutgoingMessage:
+    message = outgoing.message(env.Envelope("TEST", {"n": number}, routing_key="me"), **options)
+    place.sender.send(message)
+    return message
+
+
+def asleep(place: Place) -> None:
+    """Wait until the calling thread publishes messages."""
+    until(lambda: place.put("probe").sent, WAIT)
+
+
+def test_call_deferred_by_an_after_hook_runs_soon(idle: Place) -> None:
+    done: list[Any] = []
+    now(idle, 1, after=lambda: idle.sender.call_later(done.append, 1))
+    until(lambda: done == [[1]])
+
+
+def test_call_deferred_by_another_thread_while_publishing_runs_soon(idle: Place) -> None:
+    done: list[Any] = []
+
+    def meanwhile() -> bool:
+        other = threading.Thread(target=idle.sender.call_later, args=(done.append, 1))
+        other.start()
+        other.join()
+        return True
+
+    now(idle, 1, before=meanwhile)
+    until(lambda: done == [[1]])
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_messages_added_while_publishing_follow_in_order(idle: Place, first: bool) -> None:
+    idle.arrived()
+
+    def meanwhile() -> bool:
+        for number in (2, 3):
+            other = threading.Thread(target=idle.put, args=(number, first))
+            other.start()
+            other.join()
+        return True
+
+    now(idle, 1, before=meanwhile)
+    found: list[Any] = []
+    until(lambda: len(found) == 3 or bool(found.extend(idle.arrived())))
+    assert found == [1, 2, 3]
+
+
+def test_message_of_an_interrupted_caller_is_published_by_the_sender(idle: Place) -> None:
+    idle.arrived()
+    interrupted: list[int] = []
+
+    def interrupt() -> bool:
+        interrupted.append(1)
+        if len(interrupted) == 1:
+            raise KeyboardInterrupt
+        return True
+
+    with pytest.raises(KeyboardInterrupt):
+        now(idle, 1, before=interrupt)
+    now(idle, 2)
+    assert idle.sender.flush(WAIT)
+    assert idle.arrived() == [1, 2]
+    asleep(idle)
+
+
+def test_message_lost_in_callers_thread_is_published_by_sender_thread(idle: Place) -> None:
+    idle.arrived()
+    lost: type[Exception] = idle.reader.broker.recoverable_connection_errors[0]
+    tries: list[str] = []
+
+    def flaky() -> bool:
+        tries.append(threading.current_thread().name)
+        if len(tries) == 1:
+            raise lost("gone")
+        return True
+
+    message = now(idle, 1, before=flaky)
+    assert not message.sent
+    now(idle, 2)
+    assert idle.sender.flush(WAIT)
+    assert idle.arrived() == [1, 2]
+    assert tries[0] == "MainThread" != tries[1]
+    asleep(idle)
+
+
+def test_failed_hook_receives_the_error_of_an_unsendable_message(idle: Place) -> None:
+    idle.arrived()
+    errors: list[BaseException] = []
+
+    def fail() -> bool:
+        raise ValueError("no row")
+
+    now(idle, 1, before=fail, failed=errors.append)
+    now(idle, 2, before=lambda: False)
+    now(idle, 3)
+    assert idle.arrived() == [3]
+    assert [str(error) for error in errors] == ["no row"]
+
+
+def test_stop_does_not_wait_for_a_blocked_caller(idle: Place) -> None:
+    begun, over = threading.Event(), threading.Event()
+    errors: list[BaseException] = []
+
+    def slow() -> bool:
+        begun.set()
+        return over.wait(WAIT)
+
+    told = {"before": slow, "failed": errors.append}
+    lender = threading.Thread(target=now, args=(idle, 1), kwargs=told)
+    lender.start()
+    assert begun.wait(WAIT)
+    flushed: list[bool] = []
+    flusher = threading.Thread(target=lambda: flushed.append(idle.sender.flush(0.05)))
+    flusher.start()
+    flusher.join()
+    assert flushed == [False]
+    idle.sender.stop()
+    over.set()
+    lender.join(WAIT)
+    assert not lender.is_alive()
+    assert not errors  # The message is unpublished: a later owner may publish it.
+
+
+def test_interrupt_after_a_batch_leaves_the_sender_usable(
+    idle: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted() -> None:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(idle.sender, "_release", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        now(idle, 1)
+    now(idle, 2)
+    assert idle.sender.flush(WAIT)
+    assert idle.arrived()[-2:] == [1, 2]
+
+
+class Interrupting(OutgoingMessage):
+    """Message that raises KeyboardInterrupt when it is marked as sent."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name == "sent" and value:
+            raise KeyboardInterrupt
+
+
+def test_interrupt_after_publishing_does_not_publish_twice(idle: Place) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        idle.sender.send(Interrupting(env.Envelope("TEST", {"n": 1}, routing_key="me")))
+    assert idle.sender.flush(5)
+    assert idle.arrived()[-1:] == [1]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_calls_and_messages_complete_without_further_activity(idle: Place, seed: int) -> None:
+    """Several threads publish messages and defer calls; no thread wakes the sender after their last
+    call.
+    """
+    idle.arrived()
+    done: list[Any] = []
+
+    def work(who: int) -> None:
+        chance = random.Random(seed * 100 + who)
+        for number in range(150):
+            what = chance.random()
+            if what < 0.5:
+                after = None
+                if chance.random() < 0.5:
+                    after = lambda n=number: idle.sender.call_later(done.extend, (who, n, "after"))  # noqa: E731
+                now(idle, (who, number), after=after)
+                expected[who] += after is not None
+            elif what < 0.75:
+                idle.put((who, number), defer=chance.random() < 0.5)
+            else:
+                idle.sender.call_later(done.extend, (who, number))
+                expected[who] += 1
+            if chance.random() < 0.1:
+                time.sleep(chance.random() * 0.004)
+            if chance.random() < 0.02:
+                assert idle.sender.flush(WAIT)
+
+    expected = [0] * 3
+    call_in_threads(work, range(3))
+    arrived: list[Any] = []
+    until(lambda: bool(arrived.extend(idle.arrived())) or not idle.sender.queue_length)
+    until(lambda: len(done) == sum(expected))
+    arrived += idle.arrived()
+    for who in range(3):
+        own: Sequence[int] = [number for of, number in arrived if of == who]
+        assert list(own) == sorted(set(own))
+
+
+def test_message_of_a_call_interrupted_at_any_line_is_published(idle: Place) -> None:
+    """Wherever Ctrl-C interrupts the call, its message is published without another call."""
+    send = type(idle.sender).send
+    lines, first = inspect.getsourcelines(send)
+    last = first + next(n for n, line in enumerate(lines) if "_publish_some" in line)
+    wanted = seen = 0
+
+    def trace(frame: Any, event: str, argument: Any) -> Any:
+        nonlocal wanted, seen
+        # The second event at a line is the end of a `with`, before which no signal is handled.
+        if event == "line" and frame.f_code is send.__code__ and seen < frame.f_lineno <= last:
+            wanted, seen = wanted - 1, frame.f_lineno
+            if wanted == 0:
+                raise KeyboardInterrupt
+        return trace
+
+    interrupted = 0
+    while True:
+        asleep(idle)
+        wanted, seen = interrupted + 1, 0
+        sys.settrace(trace)
+        try:
+            now(idle, interrupted)
+        except KeyboardInterrupt:
+            interrupted += 1
+        else:
+            break
+        finally:
+            sys.settrace(None)
+        until(lambda: not idle.sender.queue_length, WAIT)
+    assert interrupted > 5
