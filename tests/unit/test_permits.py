@@ -60,12 +60,6 @@ def ask(
     return PermitRequest(flow, held=held, wanted=wanted, costs=costs, **values)
 
 
-def test_concurrency_limit_is_never_exceeded(account: Account) -> None:
-    assert given(account, TWO, 1, ask("a", 0, 5)) == {"a": 2}
-    assert given(account, TWO, 2, ask("a", 2, 3)) == {"a": 0}
-    assert given(account, TWO, 3, ask("a", 1, 3)) == {"a": 1}
-
-
 def test_repeated_permit_request_grants_no_extra_permits(account: Account) -> None:
     """The reply may have been lost: only the number of held permits in the request counts."""
     assert given(account, TWO, 1, ask("a", 0, 2)) == {"a": 2}
@@ -106,12 +100,6 @@ def test_flows_take_turns_with_a_single_permit() -> None:
                 turns.append(flow)
     counts = [turns.count(flow) for flow in ("a", "b", "c")]
     assert max(counts) - min(counts) <= 2 and sum(counts) >= 30
-
-
-def test_permits_of_dead_flow_are_freed_when_they_expire(account: Account) -> None:
-    assert given(account, TWO, 1, ask("dead", 0, 5, seconds=15)) == {"dead": 2}
-    assert given(account, TWO, 15.9, ask("b", 0, 5)) == {"b": 0}
-    assert given(account, TWO, 16.1, ask("b", 0, 5)) == {"b": 2}
 
 
 def test_permit_request_with_old_epoch_is_ignored(account: Account) -> None:
