@@ -87,46 +87,6 @@ def test_second_owner_is_refused_with_name_of_first(
     assert connection.acquire_lease(next(iter(other)).uuid, "two", 15).epoch == 1
 
 
-@places.dialects
-def test_expired_lease_can_be_acquired_at_once(
-    connection: Connection, flow: models.FlowDetail
-) -> None:
-    """Until then the old owner can continue."""
-    old = connection.acquire_lease(flow.uuid, "old", 0)
-    assert connection.get_lease(flow.uuid) is None
-    connection.save_changes(flow, flow, lease=old)
-    connection.renew_lease(old, 15)
-    assert connection.get_lease(flow.uuid) == old
-    with pytest.raises(exceptions.FlowBusy):
-        connection.acquire_lease(flow.uuid, "new", 15)
-    connection.renew_lease(old, 0)
-    assert connection.get_lease(flow.uuid) is None
-    new = connection.acquire_lease(flow.uuid, "new", 15)
-    assert new.epoch == 2
-    with pytest.raises(exceptions.LeaseLost, match="old"):
-        connection.renew_lease(old, 15)
-    connection.release_lease(old)  # has no effect
-    assert connection.get_lease(flow.uuid) == new
-
-
-def test_dead_epoch_takes_over_only_that_lease(
-    connection: Connection, flow: models.FlowDetail
-) -> None:
-    """`dead` names one epoch; a later owner is not affected."""
-    old = connection.acquire_lease(flow.uuid, "old", 60)
-    for wrong in (0, 2):
-        with pytest.raises(exceptions.FlowBusy):
-            connection.acquire_lease(flow.uuid, "new", 15, dead=wrong)
-    new = connection.acquire_lease(flow.uuid, "new", 15, dead=1)
-    assert (new.epoch, connection.get_lease(flow.uuid)) == (2, new)
-    with pytest.raises(exceptions.FlowBusy, match="new"):
-        connection.acquire_lease(flow.uuid, "third", 15, dead=1)
-    with pytest.raises(exceptions.LeaseLost):
-        connection.save_changes(flow, flow, lease=old)
-    connection.release_lease(new)
-    assert connection.acquire_lease(flow.uuid, "third", 15, dead=1).epoch == 3
-
-
 def test_unknown_flow_has_no_lease(connection: Connection) -> None:
     """Releasing an unknown lease is no error."""
     gone = models.FlowDetail("gone")
@@ -287,12 +247,8 @@ _steps = st.lists(
 )
 
 
-@places.dialects
-@settings(max_examples=amount(10, 40), suppress_health_check=list(HealthCheck))
-@given(steps=_steps)
-def test_random_lease_operations_agree_with_model(
-    connection: Connection, steps: list[tuple[Any, ...]]
-) -> None:
+def _play(connection: Connection, steps: list[tuple[Any, ...]]) -> None:
+    """Perform the steps with a new flow, and compare each result with that of a model."""
     book = models.LogBook("b")
     flow = models.FlowDetail("f")
     atom = models.TaskDetail("a")
@@ -306,7 +262,7 @@ def test_random_lease_operations_agree_with_model(
             owner, seconds, dead = words
             expected_epoch = None if dead is None else len(taken) + dead
             if live and expected_epoch != len(taken):
-                with pytest.raises(exceptions.FlowBusy):
+                with pytest.raises(exceptions.FlowBusy, match=taken[-1].owner):
                     connection.acquire_lease(flow.uuid, owner, seconds, dead=expected_epoch)
             else:
                 lease = connection.acquire_lease(flow.uuid, owner, seconds, dead=expected_epoch)
@@ -325,7 +281,8 @@ def test_random_lease_operations_agree_with_model(
                 latest, live = (False, False) if mine else (latest, live)
                 continue
             atom.attempt += 1
-            with contextlib.nullcontext() if mine else pytest.raises(exceptions.LeaseLost):
+            lost = pytest.raises(exceptions.LeaseLost, match=lease.owner)
+            with contextlib.nullcontext() if mine else lost:
                 if step == "renew":
                     connection.renew_lease(lease, words[1])
                     live = words[1] > 0
@@ -335,6 +292,36 @@ def test_random_lease_operations_agree_with_model(
         assert connection.get_lease(flow.uuid) == (taken[-1] if live else None)
         stored = read(connection, flow)
         assert (stored.epoch, next(iter(stored)).attempt) == (len(taken), atom.attempt)
+
+
+#: The last number of `take` is the dead epoch, from the latest one; of others, the lease.
+STEPS: dict[str, list[tuple[Any, ...]]] = {
+    "expired lease can be acquired at once, and until then its owner continues": [
+        ("take", "old", 0.0, None), ("write", -1, 0.0), ("renew", -1, 60.0),
+        ("take", "new", 60.0, None), ("renew", -1, 0.0), ("take", "new", 60.0, None),
+        ("renew", -2, 60.0), ("back", -2, 0.0), ("write", -2, 0.0), ("write", -1, 0.0),
+    ],
+    "dead epoch takes over only that lease": [
+        ("take", "old", 60.0, None), ("take", "new", 60.0, -1), ("take", "new", 60.0, 1),
+        ("take", "new", 60.0, 0), ("take", "third", 60.0, -1), ("write", -2, 0.0),
+        ("back", -1, 0.0), ("take", "third", 60.0, -1), ("write", -1, 0.0),
+    ],
+}  # fmt: skip
+
+
+@places.dialects
+@pytest.mark.parametrize("name", STEPS)
+def test_lease_operations_agree_with_model(connection: Connection, name: str) -> None:
+    _play(connection, STEPS[name])
+
+
+@places.dialects
+@settings(max_examples=amount(10, 40), suppress_health_check=list(HealthCheck))
+@given(steps=_steps)
+def test_random_lease_operations_agree_with_model(
+    connection: Connection, steps: list[tuple[Any, ...]]
+) -> None:
+    _play(connection, steps)
 
 
 # Between processes.

@@ -9,13 +9,13 @@ import sqlite3
 import threading
 import time
 import uuid
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
+from tests.contract.together import together
 from tests.seams import ledgers
 from tests.support import tally
 from tests.support.amounts import amount
@@ -77,70 +77,17 @@ ID = "0b7f8a52-8f3e-5d6e-9a30-1d1f0f4e8a11"
 HOUR = 3600.0
 
 
-# -- life cycle of a row
+def claim(ledger, *ids, holder="w"):
+    """Open rows and claim them."""
+    for id in ids:
+        ledger.open(id, 1)
+        assert ledger.claim(id, 1, holder).granted
 
 
-def test_row_is_opened_claimed_finished_and_dropped(ledger):
-    ledger.open(ID, 1)
-    assert ledger.state(ID) == ledgers.Row(ID, 1, "open")
-    assert ledger.claim(ID, 1, "w1") == ledgers.Claim("GRANTED", 1, None, "w1")
-    assert ledger.state(ID) == ledgers.Row(ID, 1, "claimed", "w1")
-    assert ledger.finish(ID, 1, "w1", b"result") is True
-    assert ledger.state(ID) == ledgers.Row(ID, 1, "done", None, b"result")
-    assert ledger.claim(ID, 1, "w2") == ledgers.Claim("DONE", 1, b"result")
-    ledger.drop(ID)
-    assert ledger.state(ID) is None
-    assert ledger.claim(ID, 1, "w1") == ledgers.Claim("MISSING", 1)
-    ledger.drop(ID)
-
-
-def test_second_claim_by_same_worker_is_held(ledger):
-    ledger.open(ID, 1)
-    ledger.claim(ID, 1, "w1")
-    assert ledger.claim(ID, 1, "w2") == ledgers.Claim("HELD", 1, None, "w1")
-    assert ledger.claim(ID, 1, "w1") == ledgers.Claim("HELD", 1, None, "w1")
-
-
-def test_opening_existing_row_has_no_effect(ledger):
-    ledger.open(ID, 1)
-    ledger.open(ID, 1)
-    ledger.claim(ID, 1, "w")
-    ledger.open(ID, 1)
-    ledger.open(ID, 2)
-    assert ledger.state(ID) == ledgers.Row(ID, 1, "claimed", "w")
-    ledger.finish(ID, 1, "w", b"r")
-    ledger.open(ID, 1)
-    assert ledger.state(ID) == ledgers.Row(ID, 1, "done", None, b"r")
-
-
-def test_claim_requires_current_epoch(ledger):
-    for first in (0, 1, 2, 7, 10**12):
-        _check_epochs(ledger, first)
-        ledger.drop(ID)
-
-
-def _check_epochs(ledger, first):
-    ledger.open(ID, first)
-    assert ledger.claim(ID, first - 1, "w") == ledgers.Claim("STALE", first)
-    assert ledger.claim(ID, first + 1, "w") == ledgers.Claim("MISSING", first)
-    assert ledger.reopen(ID, first + 3) is None
-    assert ledger.claim(ID, first, "w") == ledgers.Claim("STALE", first + 3)
-    assert ledger.claim(ID, first + 3, "w1").granted
-    assert ledger.reopen(ID, first + 3) is None  # repeated: no effect
-    assert ledger.state(ID) == ledgers.Row(ID, first + 3, "claimed", "w1")
-    assert ledger.reopen(ID, first + 4) is None
-    assert ledger.finish(ID, first + 3, "w1", b"late") is False
-    assert ledger.state(ID) == ledgers.Row(ID, first + 4, "open")
-    assert ledger.claim(ID, first + 4, "w2").granted
-    assert ledger.finish(ID, first + 4, "w1", b"not the holder") is False
-    assert ledger.finish(ID, first + 4, "w2", b"good") is True
-    assert ledger.finish(ID, first + 4, "w2", b"again") is False
-    assert ledger.reopen(ID, first + 5) == b"good"
-    assert ledger.state(ID) == ledgers.Row(ID, first + 4, "done", None, b"good")
-    ledger.drop(ID)
-    assert ledger.state(ID) is None
-    ledger.open(ID, 1)
-    assert ledger.state(ID) == ledgers.Row(ID, 1, "open")
+def complete(ledger, id, result=b"r"):
+    """Open and claim a row, and store its result."""
+    claim(ledger, id)
+    assert ledger.finish(id, 1, "w", result)
 
 
 def test_row_of_a_newer_epoch_is_not_revoked(ledger):
@@ -231,44 +178,8 @@ def test_fence_survives_the_process_that_raised_it(place):
 @dialects
 @pytest.mark.parametrize("result", [b"", b"\x00\xff", b"x" * 3_000_000])
 def test_result_is_read_back_exactly(ledger, result):
-    ledger.open(ID, 1)
-    ledger.claim(ID, 1, "w")
-    ledger.finish(ID, 1, "w", result)
+    complete(ledger, ID, result)
     assert ledger.claim(ID, 1, "w").result == result
-    ledger.drop(ID)
-
-
-def test_released_row_is_open_again(ledger):
-    ledger.open(ID, 3)
-    assert ledger.release(ID, 3, "w1") is False
-    ledger.claim(ID, 3, "w1")
-    for epoch, holder in ((2, "w1"), (4, "w1"), (3, "w2")):
-        assert ledger.release(ID, epoch, holder) is False
-    assert ledger.state(ID) == ledgers.Row(ID, 3, "claimed", "w1")
-    assert ledger.release(ID, 3, "w1") is True
-    assert ledger.state(ID) == ledgers.Row(ID, 3, "open")
-    assert ledger.release(ID, 3, "w1") is False
-    assert ledger.finish(ID, 3, "w1", b"late") is False
-    assert ledger.claim(ID, 3, "w2").granted
-    assert ledger.finish(ID, 3, "w2", b"r") is True
-    assert ledger.release(ID, 3, "w2") is False
-    assert ledger.release("none", 1, "w2") is False
-    ledger.drop(ID)
-
-
-def test_open_replaces_only_open_rows_of_lower_epoch(ledger):
-    ledger.open(ID, 2)
-    assert ledger.state(ID) == ledgers.Row(ID, 2, "open")
-    ledger.open(ID, 1)
-    assert ledger.state(ID) == ledgers.Row(ID, 2, "open")
-    ledger.open(ID, 5)
-    assert ledger.state(ID) == ledgers.Row(ID, 5, "open")
-    ledger.claim(ID, 5, "w")
-    ledger.open(ID, 6)
-    assert ledger.state(ID) == ledgers.Row(ID, 5, "claimed", "w")
-    ledger.finish(ID, 5, "w", b"r")
-    ledger.open(ID, 6)
-    assert ledger.state(ID) == ledgers.Row(ID, 5, "done", None, b"r")
     ledger.drop(ID)
 
 
@@ -424,32 +335,25 @@ def _check_rejected(ledger, bad):
 
 def test_sweep_removes_old_rows(ledger):
     ledger.open("open", 1)
-    for id in ("held", "done"):
-        ledger.open(id, 2)
-        ledger.claim(id, 2, "w")
-    ledger.finish("done", 2, "w", b"r")
+    claim(ledger, "held")
+    complete(ledger, "done")
     assert ledger.sweep(3600) == 0
     assert ledger.sweep(0) == 3
     assert [ledger.state(id) for id in ("open", "held", "done")] == [None] * 3
     # A removed worker can claim again.
-    ledger.open(ID, 1)
-    assert ledger.claim(ID, 1, "w").granted
+    claim(ledger, ID)
 
 
 @dialects
 def test_sweep_of_results_keeps_open_and_claimed_rows(place, ledger):
     ledger.open("open", 1)
-    for id in ("held", "done"):
-        ledger.open(id, 1)
-        ledger.claim(id, 1, "w")
-    ledger.finish("done", 1, "w", b"r")
+    claim(ledger, "held")
+    complete(ledger, "done")
     assert ledger.sweep(3600, True) == 0
     assert ledger.sweep(0, True) == 1
     assert ledger.ids() == {"open", "held"}
     assert ledger.sweep_stale(None) == ledger.sweep_stale(0) == 0  # all are younger than an hour
-    ledger.open("done", 1)
-    ledger.claim("done", 1, "w")
-    ledger.finish("done", 1, "w", b"r")
+    complete(ledger, "done")
     ledgers.make_content_older(place, 2 * HOUR)
     assert ledger.sweep_stale(None) == ledger.sweep_stale(3 * HOUR) == 0
     assert ledger.sweep_stale(HOUR) == 1
@@ -463,11 +367,9 @@ def test_sweep_of_results_keeps_open_and_claimed_rows(place, ledger):
 def test_sweep_keeps_row_of_worker_that_renews(place, ledger):
     """Old rows of other workers and rows without an owner are deleted."""
     for holder in ("lives", "dies"):
-        ledger.open(f"of-{holder}", 1)
-        assert ledger.claim(f"of-{holder}", 1, holder).granted
+        claim(ledger, f"of-{holder}", holder=holder)
     ledger.open("open", 1)
-    ledger.open("done", 1)
-    ledger.claim("done", 1, "lives")
+    claim(ledger, "done", holder="lives")
     ledger.finish("done", 1, "lives", b"r")
     for _ in range(3):
         ledgers.make_content_older(place, HOUR)
@@ -485,8 +387,7 @@ def test_sweep_keeps_row_of_worker_that_renews(place, ledger):
 
 def test_silence_grows_until_next_heartbeat(kind, place, ledger):
     """In Redis, the time before this process reached the server does not count."""
-    ledger.open(ID, 1)
-    ledger.claim(ID, 1, "w")
+    claim(ledger, ID)
     ledger.renew("other")
     for hours in (1, 2):
         ledgers.make_content_older(place, HOUR)
@@ -516,8 +417,7 @@ def test_opening_ledger_sweeps_expired_rows_once_an_hour(place, ledger):
 def test_wall_clock_does_not_affect_silence_and_sweep(folder, monkeypatch):
     """Only the time since the host was booted counts, which is the same for all processes."""
     with contextlib.closing(ledgers.open_ledger(f"dir://{folder}/ledger")) as ledger:
-        ledger.open(ID, 1)
-        ledger.claim(ID, 1, "w")
+        claim(ledger, ID)
         real = time.time
         monkeypatch.setattr(time, "time", lambda: real() + 8 * 24 * 3600)
         assert ledger.silence("w") < 60
@@ -527,8 +427,7 @@ def test_wall_clock_does_not_affect_silence_and_sweep(folder, monkeypatch):
 def test_memory_ledger_uses_manual_clock():
     clock = testing.ManualClock()
     ledger = ledgers.in_memory(clock)
-    ledger.open(ID, 1)
-    ledger.claim(ID, 1, "w")
+    claim(ledger, ID)
     clock.advance(10)
     assert ledger.silence("w") == 10
     ledger.renew("w")
@@ -543,17 +442,15 @@ def test_memory_ledger_uses_manual_clock():
 @durable
 def test_close_removes_only_workers_without_claims(place):
     ledger, other = (ledgers.open_ledger(place) for _ in range(2))
-    for id, holder in [(ID, "busy"), ("other", "idle")]:
-        ledger.open(id, 1)
-        assert ledger.claim(id, 1, holder).granted
+    claim(ledger, ID, holder="busy")
+    claim(ledger, "other", holder="idle")
     ledger.finish("other", 1, "idle", b"")
     ledger.close()
     assert other.silence("idle") is None
     assert other.silence("busy") is not None
     assert other.state(ID).holder == "busy"
     # A worker that was removed too early is registered again.
-    ledger.open("third", 1)
-    assert ledger.claim("third", 1, "idle").granted
+    claim(ledger, "third", holder="idle")
     ledger.close()
     other.close()
 
@@ -768,6 +665,41 @@ class LedgerMachine(RuleBasedStateMachine):
         self.check(lambda ledger: ledger.sweep(0), count)
 
 
+#: Calls with the row `a`.
+CALLS = {
+    "life of a row": "open 1, claim 1 w1, finish 1 w1 result, claim 1 w2, drop, claim 1 w1, drop",
+    "second claim is held": "open 1, claim 1 w1, claim 1 w2, claim 1 w1",
+    "existing row is not opened again": "open 1, open 1, claim 1 w, open 1, open 2, finish 1 w r,"
+    " open 1",
+    "open row is replaced by a higher epoch": "open 2, open 1, open 5, claim 5 w, open 6,"
+    " finish 5 w r, open 6",
+    "row is released by its owner": "open 3, release 3 w1, claim 3 w1, release 2 w1, release 4 w1,"
+    " release 3 w2, release 3 w1, release 3 w1, finish 3 w1 late, claim 3 w2, finish 3 w2 r,"
+    " release 3 w2, drop, release 3 w2",
+    "earlier claim of the same worker has no effect": "open 1, claim 1 w, reopen 2, claim 2 w,"
+    " finish 1 w early, release 1 w, finish 2 w r",
+    **{
+        f"only the epoch {n} is claimed": f"open {n}, claim {n - 1} w, claim {n + 1} w,"
+        f" reopen {n + 3}, claim {n} w, claim {n + 3} w1, reopen {n + 3}, reopen {n + 4},"
+        f" finish {n + 3} w1 late, claim {n + 4} w2, finish {n + 4} w1 other, finish {n + 4} w2 r,"
+        f" finish {n + 4} w2 again, reopen {n + 5}, drop, open 1"
+        for n in (0, 1, 2, 7, 10**12)
+    },
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_calls_with_a_row_agree_with_a_model(ledger, name):
+    machine = LedgerMachine(ledger)
+    machine.start()
+    for call in CALLS[name].split(", "):
+        method, *words = call.split()
+        arguments = [int(word) if word.strip("-").isdigit() else word for word in words]
+        if method == "finish":
+            arguments[-1] = arguments[-1].encode()
+        getattr(machine, method)("a", *arguments)
+
+
 @dialects
 def test_random_calls_agree_with_a_model(ledger):
     run_state_machine_as_test(
@@ -784,11 +716,6 @@ def test_random_calls_agree_with_a_model(ledger):
 # -- concurrency
 
 
-def _run_threads(count, run):
-    with ThreadPoolExecutor(count) as threads:
-        list(threads.map(run, range(count)))  # raises their errors
-
-
 def test_threads_claim_each_row_once(ledger):
     ids = [uuid.uuid4().hex for _ in range(150)]
     for id in ids:
@@ -800,7 +727,7 @@ def test_threads_claim_each_row_once(ledger):
             if ledger.claim(id, 1, f"w{number}").granted:
                 granted[number].append(id)
 
-    _run_threads(4, run)
+    together(run, range(4))
     assert sorted(itertools.chain(*granted)) == sorted(ids)
 
 
@@ -809,9 +736,7 @@ def test_only_one_of_concurrent_finish_and_reopen_succeeds(kind, place):
     one = ledgers.open_ledger(place)
     two = one if kind == "memory" else ledgers.open_ledger(place)
     ids = [uuid.uuid4().hex for _ in range(100)]
-    for id in ids:
-        one.open(id, 1)
-        assert one.claim(id, 1, "w").granted
+    claim(one, *ids)
     finished, reopened = {}, {}
     barrier = threading.Barrier(2)
 
@@ -823,7 +748,7 @@ def test_only_one_of_concurrent_finish_and_reopen_succeeds(kind, place):
             else:
                 reopened[id] = two.reopen(id, 2)
 
-    _run_threads(2, run)
+    together(run, range(2))
     for id in ids:
         if finished[id]:
             assert reopened[id] == id.encode()
@@ -843,9 +768,7 @@ def test_refused_result_leaves_no_data(kind, place):
     one = ledgers.open_ledger(place)
     two = one if kind == "memory" else ledgers.open_ledger(place)
     ids = [uuid.uuid4().hex for _ in range(40)]
-    for id in ids:
-        one.open(id, 1)
-        assert one.claim(id, 1, "w").granted
+    claim(one, *ids)
     large = b"x" * 40_000
     stored = []
     barrier = threading.Barrier(2)
@@ -860,7 +783,7 @@ def test_refused_result_leaves_no_data(kind, place):
             else:
                 two.reopen(id, 2)
 
-    _run_threads(2, run)
+    together(run, range(2))
     for place, (id, good) in enumerate(zip(ids, stored, strict=True)):
         row = one.state(id)
         if place % 2:
@@ -898,9 +821,7 @@ def test_processes_claim_each_row_once(kind, place, ledger, capsys):
 @durable_dialects
 def test_only_one_of_finish_and_reopen_in_two_processes_succeeds(kind, place, ledger):
     ids = [uuid.uuid4().hex for _ in range(150)]
-    for id in ids:
-        ledger.open(id, 1)
-        assert ledger.claim(id, 1, "w").granted
+    claim(ledger, *ids)
     reopened, finished = racing.race("finish", 2, place, ids)
     for id in ids:
         state = ledger.state(id)
