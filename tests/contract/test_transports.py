@@ -237,9 +237,12 @@ def test_start_of_a_password_with_semicolon_is_not_the_port(scheme):
 
 @pytest.fixture(params=transports.KINDS)
 def side(request, folder):
-    """Side on each of our transports; the marks below select other transports."""
+    """Side on each of our brokers; the marks below select other ones.
+
+    RabbitMQ is not a `Broker`: its tests are `tests/integration/test_rabbitmq.py`.
+    """
     kind = request.param
-    url = request.getfixturevalue(f"{kind}_url") if kind in ("redis", "rabbitmq") else None
+    url = request.getfixturevalue("redis_url") if kind == "redis" else None
     with contextlib.closing(Site(kind, folder, url)) as site:
         yield Side(site)
 
@@ -248,63 +251,11 @@ def on(*kinds):
     return pytest.mark.parametrize("side", kinds, indirect=True)
 
 
-#: RabbitMQ is not a `Broker`, so its transport does not run the published contract.
-on_rabbitmq = on("rabbitmq")
 in_folders = on("filesystem")
 #: Transports that other processes can reach.
 between_processes = on("filesystem", "redis")
 #: wbengine brokers and the variants of folders.
 with_variants = on(*transports.KINDS, *transports.FOLDERS)
-
-
-# -- routing
-
-
-@on_rabbitmq
-def test_message_arrives_with_body_headers_and_properties(side):
-    side.queue("q", "k")
-    sent = {"a": [1, "ä", None]}
-    assert side.send(
-        sent, "k", headers={"h": {"x": 1}}, correlation_id="c", reply_to="back", priority=3
-    )
-    side.consume("q")
-    assert side.drain() == [sent]
-    message = side.messages[0]
-    assert message.headers["h"] == {"x": 1}
-    assert message.properties["correlation_id"] == "c"
-    assert message.properties["reply_to"] == "back"
-    assert message.delivery_info["exchange"] == "ex"
-    assert message.delivery_info["routing_key"] == "k"
-    assert message.delivery_info["redelivered"] is False
-    assert message.acknowledged
-
-
-@on_rabbitmq
-def test_queue_with_several_matching_bindings_receives_one_copy(side):
-    side.queue("q", "a.*", "*.b", "a.b")
-    side.send(1, "a.b")
-    side.consume("q")
-    side.drain()
-    side.assert_no_message()
-
-
-# -- order
-
-
-@on_rabbitmq
-def test_messages_are_delivered_in_published_order(side):
-    side.fill(300)
-    side.consume("q")
-    assert side.drain(300) == list(range(300))
-
-
-@on_rabbitmq
-def test_message_of_higher_priority_is_delivered_first(side):
-    side.queue("q", "k")
-    for priority in (0, 9, 5, None, 9, 5):
-        side.send(priority, "k", priority=priority)
-    side.consume("q", prefetch=1)
-    assert side.drain(6) == [9, 9, 5, 5, 0, None]
 
 
 # -- prefetch and acknowledgement
@@ -371,86 +322,6 @@ def test_acknowledging_released_messages_frees_no_second_slot(side):
     side.channel.ack_many(side.messages[:2])
     side.assert_no_message()
     assert side.got == [0, 1, 2, 3]
-
-
-@on_rabbitmq
-def test_requeued_message_keeps_its_place_and_is_marked_redelivered(side):
-    side.fill(3)
-    first = side.take("q")
-    second = side.take("q")
-    second.requeue()
-    first.reject(requeue=True)
-    side.consume("q")
-    assert side.drain(3) == [0, 1, 2]
-    assert [m.delivery_info["redelivered"] for m in side.messages] == [True, True, False]
-
-
-@on_rabbitmq
-def test_rejected_message_is_deleted(side):
-    side.queue("q", "k")
-    side.send(1, "k")
-    side.take("q").reject()
-    assert side.channel.basic_get("q") is None
-
-
-@on_rabbitmq
-def test_recover_delivers_unacknowledged_messages_again(side):
-    side.queue("q", "k")
-    side.send(1, "k")
-    side.take("q")
-    side.channel.basic_recover(requeue=True)
-    assert side.take("q").delivery_info["redelivered"] is True
-
-
-@on_rabbitmq
-@pytest.mark.parametrize("what", ["channel", "connection"])
-def test_closing_requeues_unacknowledged_messages(side, what):
-    side.fill(3)
-    other = side.site.connect()
-    channel = other.channel()
-    unsettled = []
-    transports.consume(channel, "q", unsettled.append, "x")
-    while len(unsettled) < 3:
-        other.drain_events(timeout=60)
-    unsettled[1].ack()
-    if what == "channel":
-        channel.close()
-    else:
-        other.release()
-    side.consume("q")
-    assert side.drain(2) == [0, 2]
-    assert all(m.delivery_info["redelivered"] for m in side.messages)
-
-
-@on_rabbitmq
-def test_cancelled_consumer_receives_no_messages(side):
-    side.queue("q", "k")
-    side.consume("q")
-    side.send(1, "k")
-    side.drain(1)
-    side.channel.basic_cancel("c-q")
-    side.send(2, "k")
-    side.assert_no_message()
-    side.consume("q")
-    assert side.drain(2) == [1, 2]
-
-
-@on_rabbitmq
-def test_callback_may_publish_ack_and_cancel(side):
-    side.queue("q", "k")
-    side.send(3, "k")
-
-    def receive(message):
-        left = body(message)
-        message.ack()
-        side.got.append(left)
-        if left:
-            side.send(left - 1, "k")
-        else:
-            side.channel.basic_cancel("c-q")
-
-    side.consume("q", on=receive)
-    assert side.drain(4) == [3, 2, 1, 0]
 
 
 def test_error_in_callback_propagates_and_loses_no_other_message(side):
@@ -525,19 +396,6 @@ with transports.connection(sys.argv[1]) as connection:
     print("full", flush=True)
     connection.drain_events()
 """
-
-
-@on_rabbitmq
-def test_messages_of_killed_consumer_are_marked_as_redelivered(side):
-    """Messages that were not delivered yet are not marked."""
-    side.fill(5)
-    with hoarder(side):
-        pass
-    side.consume("q")
-    side.drain(5)
-    assert sorted(side.got) == [0, 1, 2, 3, 4]
-    again = {body(m): m.delivery_info["redelivered"] for m in side.messages}
-    assert again == {0: True, 1: True, 2: True, 3: False, 4: False}
 
 
 @between_processes
