@@ -7,7 +7,6 @@ import contextlib
 import functools
 import random
 import re
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,6 +15,7 @@ import sqlalchemy as sa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.contract.together import together
 from tests.seams import stores
 from tests.support import brokers, servers
 from tests.support.waiting import until
@@ -103,6 +103,11 @@ def post(
     return flow.uuid
 
 
+def post_many(board: Board, key: str, count: int, **options: Any) -> list[str]:
+    """Submit the flows `key0`, `key1` … of a key, and return their uuids."""
+    return [post(board, f"{key}{number}", key, **options) for number in range(count)]
+
+
 def queues_of(board: Board) -> _queues.BaseJobQueues:
     assert board.job_queues is not None
     return board.job_queues
@@ -144,50 +149,45 @@ def note_count(backend: persistence.Backend, board: Board) -> int:
         return int(connection.scalar(count, {"board": board.namespace}) or 0)
 
 
+@contextlib.contextmanager
+def before_statements(call: Callable[..., None]) -> Iterator[None]:
+    """Call the listener before each statement, except those of transactions."""
+    sa.event.listen(sa.Engine, "before_cursor_execute", call)
+    try:
+        yield
+    finally:
+        sa.event.remove(sa.Engine, "before_cursor_execute", call)
+
+
 def statement_count(work: Callable[[], object]) -> int:
     """Return the number of statements of `work`, without those of transactions."""
     statements: list[str] = []
-
-    def note(connection: object, cursor: object, statement: str, *_: object) -> None:
-        statements.append(statement)
-
-    sa.event.listen(sa.Engine, "before_cursor_execute", note)
-    try:
+    with before_statements(lambda *values: statements.append(values[2])):
         work()
-    finally:
-        sa.event.remove(sa.Engine, "before_cursor_execute", note)
     return len(statements)
 
 
 @pytest.mark.parametrize("store", ["postgresql"], indirect=True, scope="module")
 @pytest.mark.parametrize("limit", [1, 4])
 def test_claim_and_its_end_are_one_round_trip_each(board: Board, limit: int) -> None:
-    for number in range(8):
-        post(board, f"a{number}", "a")
-        post(board, f"b{number}", "b", weight=2)
+    post_many(board, "a", 8)
+    post_many(board, "b", 8, weight=2)
     board.take("me", limit)  # It also finds out that the queue has further jobs.
     trips: list[bool] = []
 
-    def note(connection: object, cursor: Any, *_: object) -> None:
-        trips.append(cursor.connection.autocommit)
-
-    sa.event.listen(sa.Engine, "before_cursor_execute", note)
-    try:
+    with before_statements(lambda *values: trips.append(values[1].connection.autocommit)):
         jobs = board.take("me", limit)
         assert len(jobs) == limit and trips == [True]
         board.consume(jobs[0], "me")
         assert trips == [True, True]
-    finally:
-        sa.event.remove(sa.Engine, "before_cursor_execute", note)
 
 
 @pytest.mark.parametrize("store", ["postgresql"], indirect=True, scope="module")
 def test_job_that_another_process_claims_costs_no_further_statement(
     store: Store, board: Board
 ) -> None:
-    for number in range(8):
-        post(board, f"a{number}", "a")
-        post(board, f"b{number}", "b")
+    post_many(board, "a", 8)
+    post_many(board, "b", 8)
     assert take(board) == ["a0"]
     lock = sa.text("SELECT id FROM wbe_jobs WHERE board = :board AND name = 'b0' FOR UPDATE")
     with stores.engine_of(store.backend).begin() as other:
@@ -234,11 +234,8 @@ def test_failed_statement_is_repeated_as_a_transaction(board: Board) -> None:
         if cursor.connection.autocommit and statement.startswith(("WITH heads", "DELETE")):
             raise sa.exc.OperationalError(statement, parameters, OSError("connection is lost"))
 
-    sa.event.listen(sa.Engine, "before_cursor_execute", fail)
-    try:
+    with before_statements(fail):
         assert drain(board) == ["first", "second"]
-    finally:
-        sa.event.remove(sa.Engine, "before_cursor_execute", fail)
 
 
 @pytest.mark.parametrize("limit", [1, 4, 16])
@@ -250,20 +247,17 @@ def test_jobs_without_keys_are_taken_by_priority_and_age(board: Board, limit: in
 
 @pytest.mark.parametrize("limit", [1, 3, 16])
 def test_keys_are_served_in_turn(board: Board, limit: int) -> None:
-    for number in range(6):
-        post(board, f"a{number}", "a")
-    post(board, "b0", "b")
-    post(board, "b1", "b")
-    post(board, "c0", "c")
+    post_many(board, "a", 6)
+    post_many(board, "b", 2)
+    post_many(board, "c", 1)
     order = drain(board, limit)
     assert order[:3] == ["a0", "b0", "c0"] and order[3:5] == ["a1", "b1"]
     assert order[5:] == [f"a{number}" for number in range(2, 6)]
 
 
 def test_key_with_a_weight_gets_more_turns(board: Board) -> None:
-    for number in range(40):
-        post(board, f"heavy{number}", "heavy", weight=3)
-        post(board, f"light{number}", "light")
+    post_many(board, "heavy", 40, weight=3)
+    post_many(board, "light", 40)
     counts = collections.Counter(name.rstrip("0123456789") for name in drain(board)[:40])
     assert counts == {"heavy": 30, "light": 10}
 
@@ -285,8 +279,7 @@ def test_keys_with_different_backlogs_begin_equally(store: Store, board: Board) 
 
 @pytest.mark.parametrize("limit", [1, 4, 16])
 def test_priority_decides_only_within_a_key(board: Board, limit: int) -> None:
-    for number in range(3):
-        post(board, f"a{number}", "a")
+    post_many(board, "a", 3)
     post(board, "b0", "b", "LOW")
     for number in range(3):
         post(board, f"a-high{number}", "a", "HIGH")
@@ -294,61 +287,44 @@ def test_priority_decides_only_within_a_key(board: Board, limit: int) -> None:
 
 
 def test_key_that_had_no_jobs_has_no_advantage(board: Board) -> None:
-    for number in range(20):
-        post(board, f"a{number}", "a")
+    post_many(board, "a", 20)
     drained = [*take(board, 10)]
-    post(board, "b0", "b")
-    post(board, "b1", "b")
+    post_many(board, "b", 2)
     drained += drain(board)
     assert drained[:10] == [f"a{number}" for number in range(10)]
     assert drained[10:14] == ["a10", "b0", "a11", "b1"]
 
 
+def shares(board: Board, key: str, **options: Any) -> dict[str, int]:
+    """Return the turns of the keys a and b with many jobs, and of one with one job at a time."""
+    for other in ("a", "b"):
+        post_many(board, other, 20)
+    post(board, key, key, **options)
+    counts = collections.Counter[str]()
+    for _ in range(30):
+        (name,) = take(board)
+        counts[name[0]] += 1
+        if name == key:
+            post(board, key, key, **options)
+    return counts
+
+
+@pytest.mark.parametrize(
+    ("weight", "expected"),
+    [(None, {"a": 10, "b": 10, "c": 10}), (0.5, {"a": 12, "b": 12, "c": 6})],
+    ids=["normal", "low"],
+)
 def test_key_that_submits_one_job_after_the_other_gets_only_its_share(
-    board: Board,
+    board: Board, weight: float | None, expected: dict[str, int]
 ) -> None:
     """Such a key has no waiting job that would tell its last turn."""
-    for key in ("a", "b"):
-        for number in range(20):
-            post(board, f"{key}{number}", key)
-    post(board, "c", "c")
-    counts = collections.Counter[str]()
-    for _ in range(30):
-        (name,) = take(board)
-        counts[name[0]] += 1
-        if name == "c":
-            post(board, "c", "c")
-    assert counts == {"a": 10, "b": 10, "c": 10}
-
-
-def test_key_with_low_weight_and_one_job_at_a_time_gets_its_share(board: Board) -> None:
-    for key in ("a", "b"):
-        for number in range(20):
-            post(board, f"{key}{number}", key)
-    post(board, "c", "c", weight=0.5)
-    counts = collections.Counter[str]()
-    for _ in range(30):
-        (name,) = take(board)
-        counts[name[0]] += 1
-        if name == "c":
-            post(board, "c", "c", weight=0.5)
-    assert counts == {"a": 12, "b": 12, "c": 6}
+    assert shares(board, "c", weight=weight) == expected
 
 
 @in_databases
 def test_delayed_job_of_a_key_gives_it_no_advantage(board: Board) -> None:
-    for key in ("a", "c"):
-        for number in range(20):
-            post(board, f"{key}{number}", key)
-    post(board, "later", "b", eta=1000)
-    post(board, "b", "b")
-    counts = collections.Counter[str]()
-    for _ in range(30):
-        (name,) = take(board)
-        counts[name[0]] += 1
-        if name == "b":
-            post(board, "b", "b")
-    assert counts == {"a": 10, "b": 10, "c": 10}
+    post(board, "later", "c", eta=1000)
+    assert shares(board, "c") == {"a": 10, "b": 10, "c": 10}
 
 
 @in_databases
@@ -357,9 +333,8 @@ def test_concurrent_submissions_of_a_key_give_it_no_advantage(
     store: Store, board: Board, limit: int
 ) -> None:
     """Transactions that do not see the rows of each other give their jobs equal turns."""
-    for number in range(20):
-        post(board, f"a{number}", "a")
-        post(board, f"b{number}", "b")
+    post_many(board, "a", 20)
+    post_many(board, "b", 20)
     same = "UPDATE wbe_jobs SET turn = :turn WHERE name = :name AND board = :board"
     rows = [
         {"turn": float(number // 4), "name": f"a{number}", "board": board.namespace}
@@ -383,9 +358,8 @@ def test_flows_of_a_long_transaction_take_turns_after_its_commit(
         book.add(flow)
         flows.append((flow, book))
         places_of_flows.append(_places.Place.of("NORMAL", None, "late", None))
-    for number in range(20):
-        post(board, f"a{number}", "a")
-        post(board, f"b{number}", "b")
+    post_many(board, "a", 20)
+    post_many(board, "b", 20)
     with stores.engine_of(store.backend).begin() as transaction:
         board.post_flows(flows, places_of_flows, transaction=transaction)
         for name in take(board, 20):
@@ -483,13 +457,10 @@ def test_error_in_a_later_queue_keeps_the_jobs_of_the_first_one(board: Board) ->
         if "next_start" in statement and "reports" in values:
             raise sa.exc.OperationalError(statement, parameters, OSError("disk is full"))
 
-    sa.event.listen(sa.Engine, "before_cursor_execute", fail)
-    try:
+    with before_statements(fail):
         assert take(board, 2) == ["mails"]
         with pytest.raises(exceptions.JobFailure, match="disk is full"):
             take(board, 2)
-    finally:
-        sa.event.remove(sa.Engine, "before_cursor_execute", fail)
     assert take(board, 2) == ["reports"]
 
 
@@ -608,8 +579,7 @@ def test_delayed_job_gets_its_turn_when_it_is_due(board: Board) -> None:
 
 
 def test_abandoned_and_expired_jobs_go_first(board: Board) -> None:
-    for number in range(3):
-        post(board, f"a{number}", "a")
+    post_many(board, "a", 3)
     (job,) = board.take("me", 1)
     board.abandon(job, "me")
     assert take(board) == ["a0"]
@@ -660,7 +630,7 @@ def test_new_keys_do_not_delay_a_waiting_key(board: Board) -> None:
 
 
 def test_excluded_key_does_not_hold_back_others(board: Board) -> None:
-    left = [post(board, f"a{number}", "a") for number in range(3)]
+    left = post_many(board, "a", 3)
     post(board, "b", "b")
     post(board, "c", "c")
     assert take(board, 5, *left) == ["b", "c"]
@@ -670,11 +640,9 @@ def test_excluded_key_does_not_hold_back_others(board: Board) -> None:
 def test_excluded_job_does_not_stop_the_time_of_its_queue(board: Board) -> None:
     """Otherwise keys that come later would go first until they have as many turns as others."""
     excluded = post(board, "z", "z")
-    for number in range(40):
-        post(board, f"x{number}", "x")
+    post_many(board, "x", 40)
     assert len(take(board, 20, excluded)) == 20
-    for number in range(20):
-        post(board, f"y{number}", "y")
+    post_many(board, "y", 20)
     names = [take(board, 1, excluded)[0] for _ in range(20)]
     assert abs(sum(name.startswith("x") for name in names) - 10) <= 1
     assert take(board) == ["z"]
@@ -690,19 +658,13 @@ def test_excluded_jobs_are_left(board: Board) -> None:
 def test_concurrent_conductors_take_each_job_once(store: Store, board: Board) -> None:
     expected = [post(board, f"flow{number}", f"key{number % 7}") for number in range(60)]
     taken: list[str] = []
-    lock = threading.Lock()
 
-    def conduct() -> None:
+    def conduct(_: int) -> None:
         with another(store, board) as own:
             while jobs := own.take("me", random.randint(1, 4)):
-                with lock:
-                    taken.extend(job.uuid for job in jobs)
+                taken.extend(job.uuid for job in jobs)
 
-    threads = [threading.Thread(target=conduct) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    together(conduct, range(4))
     while jobs := board.take("me", 16):  # Another one may have locked the last ones.
         taken.extend(job.uuid for job in jobs)
     assert sorted(taken) == sorted(expected)

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 import pytest
 
 from tests.contract.stored_flows import make
+from tests.contract.together import together
 from wbengine import exceptions, operations, states
 from wbengine.persistence import backends, base, models
 from wbengine.signals import MAX_VALUE_BYTES, Signal
@@ -116,19 +117,13 @@ def test_concurrent_signals_to_workflow_get_different_numbers(
         have_read.wait(60)
         return signals
 
-    sent = list[Signal]()
-
-    def send() -> None:
+    def send(_: int) -> Signal:
         with backend.get_connection() as own:
-            sent.append(own.send_signal(flow.uuid, Signal.of("tick", None, 1.0)))
+            return own.send_signal(flow.uuid, Signal.of("tick", None, 1.0))
 
     with monkeypatch.context() as patched:
         patched.setattr(type(connection), "signals", read_together)
-        threads = [threading.Thread(target=send) for _ in range(sender_count)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
+        sent = together(send, range(sender_count))
     with backend.get_connection() as connection:
         stored = connection.signals([flow.uuid])[flow.uuid]
     assert sorted(signal.number for signal in sent) == [1, 2, 3]
@@ -174,22 +169,17 @@ def test_signals_are_deleted_with_their_flow(
 def test_one_of_concurrent_signals_is_stored(
     backend: base.Backend, flow: models.FlowDetail
 ) -> None:
-    gate, given = threading.Barrier(6), []
+    gate = threading.Barrier(6)
 
-    def give(number: int) -> None:
+    def give(number: int) -> bool:
         with backend.get_connection() as own:
             gate.wait(60)
-            if own.put_signal(flow.uuid, Signal.of("s", number, float(number))):
-                given.append(number)
+            return own.put_signal(flow.uuid, Signal.of("s", number, float(number)))
 
-    threads = [threading.Thread(target=give, args=(number,)) for number in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    given = together(give, range(6))
     with backend.get_connection() as connection:
         (signal,) = connection.signals([flow.uuid])[flow.uuid]
-    assert [signal.value] == given
+    assert [number for number in range(6) if given[number]] == [signal.value]
 
 
 def test_invalid_signal_is_rejected_with_hint(
