@@ -268,80 +268,70 @@ def test_malformed_tags_are_ignored(connection: Connection) -> None:
     assert joined(pages(connection, tags={"a": "b"})) == ["mixed"]
 
 
-ENGINES = {
-    "none": None, "default": "default", "serial": "serial", "parallel": "parallel",
-    "worker-based": "worker-based", "workers": "workers", "plug-in": "Serial", "malformed": ["x"],
+#: By filter, what is recorded in the meta of each flow, and which flows a value selects.
+RECORDED: dict[str, dict[str, Any]] = {
+    # Flows without a recorded kind are serial.
+    "engine": {
+        "none": None, "default": "default", "serial": "serial", "parallel": "parallel",
+        "worker-based": "worker-based", "workers": "workers", "plug-in": "Serial",
+        "malformed": ["x"],
+    },
+    # Flows of other engines have no queue.
+    "queue": {
+        "none": None, "text": "reports", "default": {"board": "b"}, "upper": {"queue": "Reports"},
+        "reports": {"board": "b", "queue": "reports"}, "first": {"queue": "reports:1"},
+    },
 }  # fmt: skip
 SERIAL = ["none", "default", "serial", "malformed"]
 
 
-@places.everywhere
-@pytest.mark.parametrize(
-    ("engine", "selected"),
-    [
-        ("serial", SERIAL),
-        ("default", SERIAL),
-        ("parallel", ["parallel"]),
-        ("workers", ["worker-based", "workers"]),
-        ("worker-based", ["worker-based", "workers"]),
-        ("Serial", ["plug-in"]),
-        ("%", []),
-        ("\0", []),
-    ],
-)
-def test_engine_selects_flows_by_recorded_kind(
-    connection: Connection, engine: str, selected: list[str]
-) -> None:
-    """Flows without a recorded kind are serial."""
+def shelve_recorded(connection: Connection, name: str) -> None:
+    key = {"engine": "engine", "queue": models.SUBMITTED}[name]
     flows = []
-    for number, (name, recorded) in enumerate(ENGINES.items(), 1):
-        flow = a_flow(name, float(number), "SUCCESS")
-        flow.meta["nested"] = {"engine": "parallel"}
+    for number, (flow_name, recorded) in enumerate(RECORDED[name].items(), 1):
+        flow = a_flow(flow_name, float(number), "SUCCESS")
+        flow.meta["nested"] = {"engine": "parallel", "submitted": {"queue": "reports"}}
         if recorded is not None:
-            flow.meta["engine"] = recorded
+            flow.meta[key] = recorded
         flows.append(flow)
     flows[0].meta = None
     shelve(connection, *flows)
-    assert joined(pages(connection, engine=engine, newest_first=False)) == selected
-    of_state = pages(connection, engine=engine, states=["SUCCESS"], limit=1, newest_first=False)
-    assert [names for names in of_state if names] == [[name] for name in selected]
-
-
-NOTES: dict[str, Any] = {
-    "none": None, "text": "reports", "default": {"board": "b"}, "upper": {"queue": "Reports"},
-    "reports": {"board": "b", "queue": "reports"}, "first": {"queue": "reports:1"},
-}  # fmt: skip
 
 
 @places.everywhere
 @pytest.mark.parametrize(
-    ("queue", "selected"),
+    ("name", "value", "selected"),
     [
-        ("default", ["default"]),
-        ("reports", ["reports"]),
-        ("Reports", ["upper"]),
-        ("report", []),
-        ("%", []),
-        ("\0", []),
-        ("", []),
+        ("engine", "serial", SERIAL),
+        ("engine", "default", SERIAL),
+        ("engine", "parallel", ["parallel"]),
+        ("engine", "workers", ["worker-based", "workers"]),
+        ("engine", "worker-based", ["worker-based", "workers"]),
+        ("engine", "Serial", ["plug-in"]),
+        ("engine", "%", []),
+        ("engine", "\0", []),
+        ("queue", "default", ["default"]),
+        ("queue", "reports", ["reports"]),
+        ("queue", "Reports", ["upper"]),
+        ("queue", "report", []),
+        ("queue", "%", []),
+        ("queue", "\0", []),
+        ("queue", "", []),
     ],
 )
-def test_queue_selects_submitted_flows(
-    connection: Connection, queue: str, selected: list[str]
+def test_engine_or_queue_selects_flows_that_recorded_it(
+    connection: Connection, name: str, value: str, selected: list[str]
 ) -> None:
-    """Flows of other engines have no queue."""
-    flows = []
-    for number, (name, note) in enumerate(NOTES.items(), 1):
-        flow = a_flow(name, float(number), "SUCCESS")
-        flow.meta["nested"] = {"submitted": {"queue": "reports"}}
-        if note is not None:
-            flow.meta[models.SUBMITTED] = note
-        flows.append(flow)
-    flows[0].meta = None
-    shelve(connection, *flows)
-    assert joined(pages(connection, queue=queue, newest_first=False)) == selected
-    of_state = pages(connection, queue=queue, states=["SUCCESS"], limit=1, newest_first=False)
-    assert [names for names in of_state if names] == [[name] for name in selected]
+    shelve_recorded(connection, name)
+    wanted = {name: value, "newest_first": False}
+    assert joined(pages(connection, **wanted)) == selected
+    of_state = pages(connection, **wanted, states=["SUCCESS"], limit=1)
+    assert [names for names in of_state if names] == [[flow_name] for flow_name in selected]
+
+
+@places.everywhere
+def test_rows_contain_the_queue_of_submitted_flows(connection: Connection) -> None:
+    shelve_recorded(connection, "queue")
     rows = connection.list_flows(newest_first=False).flows
     assert [row.queue for row in rows] == [
         *(None, None, "default", "Reports", "reports", "reports:1")
@@ -381,16 +371,6 @@ def test_error_selects_failed_flows_on_pages_of_any_size(
     assert joined(pages(connection, error="card", states=["REVERTED"])) == ["f10", "f7", "f6"]
     assert joined(pages(connection, error="card", states=["RUNNING"])) == []
     assert joined(pages(connection, error="%_\\", name="1")) == ["f10"]
-
-
-def test_flows_can_be_selected_by_logbook_and_uuid(connection: Connection) -> None:
-    flows = [a_flow(name, float(number)) for number, name in enumerate("abc", 1)]
-    shelve(connection, flows[0])
-    book = shelve(connection, flows[1], flows[2])
-    assert joined(pages(connection, book=book.uuid, newest_first=False)) == ["b", "c"]
-    for flow in flows:
-        assert joined(pages(connection, uuid=flow.uuid[:6])) == [flow.name]
-        assert joined(pages(connection, text=flow.uuid[:9])) == [flow.name]
 
 
 @places.dialects
@@ -445,19 +425,11 @@ def test_children_of_flow_are_listed_and_counted(connection: Connection) -> None
     listed = connection.list_flows(parent=parent.uuid, newest_first=False).flows
     assert [row.name for row in listed] == ["child0", "child1", "child2"]
     assert {row.parent for row in listed} == {parent.uuid}
+    assert [row.tags for row in listed] == [{}] * 3
     assert [row.name for row in connection.list_flows(roots=True).flows] == ["other", "parent"]
     assert joined(pages(connection, parent=parent.uuid, limit=2)) == ["child2", "child1", "child0"]
     assert connection.count_children(parent.uuid) == {states.SUCCESS: 2, states.PENDING: 1}
     assert connection.count_children(children[0].uuid) == {}
-
-
-@places.dialects
-def test_parent_is_no_tag_of_its_children(connection: Connection) -> None:
-    child = a_flow("child", 1.0)
-    child.meta[models.PARENT] = {"flow": "0f5c4e1c-56a2-4c0e-9a3f-3f8f0d3b9a01", "step": "any"}
-    shelve(connection, child)
-    (row,) = connection.list_flows().flows
-    assert row.tags == {}
 
 
 @places.dialects
