@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.contract.stored_flows import Connection, Turns, few, make
+from tests.contract.together import together
 from tests.seams import stores
 from tests.support import servers
 from wbengine import exceptions, states
@@ -360,10 +361,10 @@ def test_readers_see_only_complete_writes(backend: base.Backend) -> None:
     turns = 40
     ended = threading.Event()
     seen: list[set[int]] = []
-    errors: list[BaseException] = []
 
     def write() -> None:
-        with backend.get_connection() as connection:
+        with backend.get_connection() as connection, contextlib.ExitStack() as stack:
+            stack.callback(ended.set)
             lease = connection.acquire_lease(flow.uuid, "writer", 60)
             for turn in range(1, turns + 1):
                 flow.meta["turn"] = turn
@@ -394,23 +395,9 @@ def test_readers_see_only_complete_writes(backend: base.Backend) -> None:
                 if last:
                     return
 
-    def guarded(call: Callable[[], None]) -> None:
-        try:
-            call()
-        except BaseException as error:
-            errors.append(error)
-
     with backend.get_connection() as connection:
         connection.save_logbook(book)
-    writer = threading.Thread(target=guarded, args=(write,))
-    readers = [threading.Thread(target=guarded, args=(look,)) for _ in range(2)]
-    for thread in (writer, *readers):
-        thread.start()
-    writer.join()
-    ended.set()
-    for thread in readers:
-        thread.join()
-    assert not errors, errors
+    together(lambda call: call(), (write, look, look))
     assert {len(numbers) for numbers in seen} == {1}
     assert seen[-1] == {turns}
 
@@ -424,26 +411,17 @@ def test_concurrent_threads_lose_no_write(backend: base.Backend) -> None:
         book.add(flow)
     with backend.get_connection() as connection:
         connection.save_logbook(book)
-    errors: list[BaseException] = []
 
     def work(flow: models.FlowDetail) -> None:
-        try:
-            with backend.get_connection() as mine:
-                lease = mine.acquire_lease(flow.uuid, flow.name, 60)
-                for turn in range(15):
-                    for atom in flow:
-                        atom.attempt, atom.results = turn, f"{flow.name} {turn}"
-                    mine.save_changes(flow, flow, flow_row=turn % 2 == 0, lease=lease)
-                mine.release_lease(lease)
-        except BaseException as error:
-            errors.append(error)
+        with backend.get_connection() as mine:
+            lease = mine.acquire_lease(flow.uuid, flow.name, 60)
+            for turn in range(15):
+                for atom in flow:
+                    atom.attempt, atom.results = turn, f"{flow.name} {turn}"
+                mine.save_changes(flow, flow, flow_row=turn % 2 == 0, lease=lease)
+            mine.release_lease(lease)
 
-    threads = [threading.Thread(target=work, args=(flow,)) for flow in flows]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not errors, errors
+    together(work, flows)
     with backend.get_connection() as connection:
         assert records.of_book(connection.get_logbook(book.uuid)) == records.of_book(book)
 

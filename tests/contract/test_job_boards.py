@@ -20,6 +20,7 @@ import pytest
 import redis
 import sqlalchemy as sa
 
+from tests.contract.together import together
 from tests.seams import stores
 from tests.support import brokers, forks, servers
 from tests.support.waiting import until
@@ -240,8 +241,7 @@ def test_one_of_concurrent_claims_succeeds(board: base.JobBoard, another: base.J
                 claimed_places.append(place)
         return claimed_places
 
-    with futures.ThreadPoolExecutor(8) as pool:
-        claimed_places = [place for places in pool.map(claimed, range(8)) for place in places]
+    claimed_places = [place for places in together(claimed, range(8)) for place in places]
     assert sorted(claimed_places) == [0, 1, 2, 3, 4]
 
 
@@ -672,8 +672,7 @@ def test_repost_from_many_threads_posts_one_job(
     assert isinstance(board, base.FlowBoard) and isinstance(another, base.FlowBoard)
     flow, book = models.new_uuid(), models.LogBook("a book")
     boards = [board, another] * 4
-    with futures.ThreadPoolExecutor(8) as pool:
-        posted = list(pool.map(lambda each: each.repost(flow, "x", book), boards))
+    posted = together(lambda each: each.repost(flow, "x", book), boards)
     assert len([job for job in posted if job is not None]) == 1
     assert names(board) == ["x"]
 

@@ -7,7 +7,6 @@ import functools
 import random
 import threading
 from collections.abc import Iterator
-from concurrent import futures
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import pytest
 import sqlalchemy as sa
 
 from tests.contract import places
+from tests.contract.together import together
 from tests.seams import stores
 from tests.support import conducted, servers
 from tests.support.schedule_site import GREETING, START, ScheduleSite
@@ -142,14 +142,12 @@ def test_concurrent_declarations_create_one_schedule(conf: dict[str, Any], site:
     schedule = Schedule(name="s", factory=GREETING, every=60)
     begin = threading.Barrier(4)
 
-    def declare() -> None:
+    def declare(_: int) -> None:
         with backends.backend(conf) as backend:
             begin.wait()
             Schedules(backend).declare(schedule)
 
-    with futures.ThreadPoolExecutor(4) as pool:
-        for done in [pool.submit(declare) for _ in range(4)]:
-            done.result()
+    together(declare, range(4))
     assert [entry.schedule for entry in site.schedules.all()] == [schedule]
 
 
@@ -218,9 +216,7 @@ def test_each_time_is_fired_once_by_many_programs(conf: dict[str, Any], site: Si
                 begin.wait()
                 each.fire()
 
-            with futures.ThreadPoolExecutor(len(sites)) as pool:
-                for done in [pool.submit(look, each) for each in sites]:
-                    done.result()
+            together(look, sites)
     assert site.fired() == [*range(60, 601, 60)]
     assert site.fired("one") == [60, 120, 600]
     assert site.board.job_count == 13
