@@ -6,7 +6,7 @@ After every event both must agree on the possible next events.
 from __future__ import annotations
 
 import random
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from tests.property.oracle import (
@@ -158,6 +158,36 @@ def build(spec: Spec, rng: random.Random) -> Any:
         if child.join != "ALL" or rng.random() < 0.1:
             flow.join(made, child.join)
     return flow
+
+
+def combined(
+    spec: Spec, controller: Any, children: Sequence[Any], decider: Callable[[str], Any]
+) -> Any:
+    """Return a flow of these members; `decider` returns the decider of a link by its name."""
+    if spec.kind == LINEAR:
+        return linear_flow.Flow(spec.name, controller).add(*children)
+    if spec.kind == UNORDERED:
+        return unordered_flow.Flow(spec.name, controller).add(*children)
+    flow = graph_flow.Flow(spec.name, controller)
+    flow.add(*children)
+    for link in spec.links:
+        extra: dict[str, Any] = {}
+        if link.depth is not None:
+            where = f"{spec.children[link.source].last} -> {spec.children[link.target].first}"
+            extra = {"decider": decider(where), "decider_depth": link.depth}
+        flow.link(children[link.source], children[link.target], **extra)
+    for child, made in zip(spec.children, children, strict=True):
+        if child.join != "ALL":
+            flow.join(made, child.join)
+    return flow
+
+
+def add_controllers(spec: Spec, rng: random.Random, probability: float) -> None:
+    """Add retry controllers to flows, so that they are reverted and retried."""
+    if spec.kind != ATOM and not spec.retry and rng.random() < probability:
+        spec.retry = f"r{spec.name}"
+    for child in spec.children:
+        add_controllers(child, rng, probability)
 
 
 class Life:

@@ -17,11 +17,10 @@ from typing import Any
 
 from tests.contract.flows import fated, kinds
 from tests.property import replay
-from tests.property.lives import Composer
-from tests.property.oracle import ATOM, LINEAR, UNORDERED, Oracle, Spec
+from tests.property.lives import Composer, add_controllers, combined
+from tests.property.oracle import ATOM, LINEAR, Oracle, Spec
 from tests.support.workers import until
 from wbengine import exceptions, retry, states, task
-from wbengine.patterns import graph_flow, linear_flow, unordered_flow
 from wbengine.persistence import base
 from wbengine.testing import ManualClock
 from wbengine.types import failure
@@ -99,7 +98,7 @@ class World:
         self.journal = str(folder / "journal")
         self.spec: Spec = composer.root()
         if composer.shape != "sides":  # this shape already has retry controllers
-            self._control(self.spec, rng)
+            add_controllers(self.spec, rng, 0.3)
         self.failing = rng.choice([0.05, 0.15, 0.3, 0.5])
         self.naying = rng.choice([0.2, 0.5])
         self.reverting_all = rng.choice([0, 0.4, 0.8])
@@ -135,13 +134,6 @@ class World:
             "pace": pace,
             "numbers": [0, 1, 2],
         }
-
-    def _control(self, spec: Spec, rng: random.Random) -> None:
-        """Add a retry controller to many flows, so that they are reverted and retried."""
-        if spec.kind != ATOM and not spec.retry and rng.random() < 0.3:
-            spec.retry = f"r{spec.name}"
-        for child in spec.children:
-            self._control(child, rng)
 
     def draw(self, *what: Any) -> float:
         return fated.draw(self.seed, *what)
@@ -181,23 +173,7 @@ class World:
             children.append(self._build(child, tries, numbers))
             if spec.kind == LINEAR and child.kind == ATOM and self.kind(child.name) == NUMBERS:
                 numbers = f"{child.name}.numbers"
-        if spec.kind == LINEAR:
-            return linear_flow.Flow(spec.name, again).add(*children)
-        if spec.kind == UNORDERED:
-            return unordered_flow.Flow(spec.name, again).add(*children)
-        flow = graph_flow.Flow(spec.name, again)
-        flow.add(*children)
-        for link in spec.links:
-            source, target = children[link.source], children[link.target]
-            if link.depth is None:
-                flow.link(source, target)
-                continue
-            where = f"{spec.children[link.source].last} -> {spec.children[link.target].first}"
-            flow.link(source, target, decider=self._decider(where), decider_depth=link.depth)
-        for child, made in zip(spec.children, children, strict=True):
-            if child.join != "ALL":
-                flow.join(made, child.join)
-        return flow
+        return combined(spec, again, children, self._decider)
 
     def _task(self, spec: Spec, tries: tuple[str, ...], numbers: str) -> task.Task:
         kind, made = self.kind(spec.name), (spec.name, "seen")

@@ -20,13 +20,12 @@ import pytest
 
 from tests.contract.flows import fated, kinds, trace
 from tests.property import replay
-from tests.property.lives import Composer
-from tests.property.oracle import ATOM, LINEAR, UNORDERED, Oracle, Spec
+from tests.property.lives import Composer, add_controllers, combined
+from tests.property.oracle import ATOM, Oracle, Spec
 from tests.support.amounts import amount
 from wbengine import retry, states
 from wbengine._concurrency import manual_clock
 from wbengine.engines import base
-from wbengine.patterns import graph_flow, linear_flow, unordered_flow
 from wbengine.types import failure as ft
 
 FLOWS = amount(18, 300, "WBENGINE_KINDS")
@@ -76,7 +75,7 @@ class World:
         self.seed = seed
         self.free = free
         self.spec: Spec = composer.root()
-        self.control(self.spec)
+        add_controllers(self.spec, rng, 0.4)
         self.failing = rng.choice([0.05, 0.15, 0.3, 0.5])
         self.naying = rng.choice([0.2, 0.5])
         #: Suspend at these state changes, counted from the start.
@@ -92,13 +91,6 @@ class World:
         self.events: list[replay.Event] = []
         self.flow = self.build(self.spec, ())
 
-    def control(self, spec: Spec) -> None:
-        """Add a retry controller to many flows, so that they are reverted and retried."""
-        if spec.kind != ATOM and not spec.retry and self.rng.random() < 0.4:
-            spec.retry = f"r{spec.name}"
-        for child in spec.children:
-            self.control(child)
-
     def fails(self, *what: Any) -> bool:
         return fated.draw(self.seed, *what) < self.failing / 3
 
@@ -111,24 +103,7 @@ class World:
         if spec.retry:
             tries = (*tries, f"{spec.retry}.n")
         children = [self.build(child, tries) for child in spec.children]
-        if spec.kind == LINEAR:
-            return linear_flow.Flow(spec.name, again).add(*children)
-        if spec.kind == UNORDERED:
-            return unordered_flow.Flow(spec.name, again).add(*children)
-        flow = graph_flow.Flow(spec.name, again)
-        flow.add(*children)
-        for link in spec.links:
-            extra: dict[str, Any] = {}
-            if link.depth is not None:
-                decider = self.decider(
-                    f"{spec.children[link.source].last} -> {spec.children[link.target].first}"
-                )
-                extra = {"decider": decider, "decider_depth": link.depth}
-            flow.link(children[link.source], children[link.target], **extra)
-        for child, made in zip(spec.children, children, strict=True):
-            if child.join != "ALL":
-                flow.join(made, child.join)
-        return flow
+        return combined(spec, again, children, self.decider)
 
     def decider(self, name: str) -> Callable[..., bool]:
         count = 0

@@ -46,7 +46,7 @@ class Fated(task.Task):
         pace: float = 0.0,
         seen: str | None = None,
         **tries: int,
-    ) -> tuple[str, str]:
+    ) -> Any:
         with self._noted("execute", journal):
             time.sleep(pace * draw(self.name, "pace"))
             return self._execute(seed, failing, folder, seen, tries)
@@ -60,15 +60,17 @@ class Fated(task.Task):
                 raise LookupError(f"{self.name} stays")
             return f"{result[0] if isinstance(result, list | tuple) else 'failed'} is undone"
 
+    def shaped(self, value: str) -> Any:
+        return value, value
+
     def _execute(
         self, seed: int, failing: float, folder: str, seen: str | None, tries: dict[str, int]
-    ) -> tuple[str, str]:
+    ) -> Any:
         count = self._count("execute", folder) if folder else sum(tries.values()) + 1
         number = count if folder else sorted(tries.items())
         if draw(seed, self.name, "execute", number) < (failing if count < 3 else failing / 4):
             raise RuntimeError(f"{self.name} fails at {number}")
-        value = f"{self.name} {number} {draw(seen):.4f}"
-        return value, value
+        return self.shaped(f"{self.name} {number} {draw(seen):.4f}")
 
     @contextlib.contextmanager
     def _noted(self, what: str, journal: str) -> Iterator[None]:
@@ -96,7 +98,14 @@ class Fated(task.Task):
 class Numbers(Fated):
     """Task that also returns a list of numbers of drawn length."""
 
-    def execute(
+    def shaped(self, value: str) -> Any:
+        return value, value, list(range(int(5 * draw(value, "numbers"))))
+
+
+class Awaiting(Fated):
+    """Same task with coroutines that yield to others."""
+
+    async def execute(
         self,
         seed: int,
         failing: float,
@@ -107,26 +116,6 @@ class Numbers(Fated):
         seen: str | None = None,
         **tries: int,
     ) -> Any:
-        value, number = super().execute(
-            seed, failing, sticking, folder, journal, pace, seen, **tries
-        )
-        return value, number, list(range(int(5 * draw(value, "numbers"))))
-
-
-class Awaiting(Fated):
-    """Same task with coroutines that yield to others."""
-
-    async def execute(  # type: ignore[override]
-        self,
-        seed: int,
-        failing: float,
-        sticking: float,
-        folder: str,
-        journal: str = "",
-        pace: float = 0.0,
-        seen: str | None = None,
-        **tries: int,
-    ) -> tuple[str, str]:
         await asyncio.sleep(0)
         return super().execute(seed, failing, sticking, folder, journal, pace, seen, **tries)
 
