@@ -95,6 +95,13 @@ def flow(story: str, **expected: Any) -> Callable[[Callable[[], Any]], Callable[
     return register
 
 
+def fails(name: str, *undone: str) -> dict[str, Any]:
+    """Return the expectations for a task `Boom`, and for tasks `Step` that it reverts."""
+    told = {name: [f"ValueError({name} fails) | {name}"]}
+    told |= {other: [f"{other} | {name}"] for other in undone}
+    return {"raises": {name: (ValueError, f"{name} fails")}, "told": told}
+
+
 def play(case: Case, kind: Kind, folder: Path) -> list[str]:
     """Run a case on a kind, compare the results, and return the story."""
     pattern = case.make()

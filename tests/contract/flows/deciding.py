@@ -44,43 +44,8 @@ def positive_decider_runs_target() -> Any:
     return _branches(_saw_a)
 
 
-@flow(
-    ">a +a >e ~b ~c ~d ~x ~y ~z +e", order=["+a >e", "+a ~b"], results={"a": "a", "e": "e"},
-)  # fmt: skip
-def depth_all_ignores_all_successors() -> Any:
-    return _branches(no)
-
-
-@flow(
-    ">a +a >e ~b ~c ~d >x +e +x >y +y >z +z",
-    order=["+a >e", "~b >x", "~d >x", "+y >z"],
-    results={name: name for name in "aez"},
-)
-def depth_flow_ignores_successors_in_same_flow() -> Any:
-    """Through tasks, but not through flows."""
-    return _branches(no, "flow")
-
-
-@flow(
-    ">a +a >e ~b ~c >d +e +d >x +x >y +y >z +z",
-    order=["+a >e", "~c >d", "+y >z"],
-    results={name: name for name in "adez"},
-)
-def depth_neighbors_ignores_adjacent_tasks() -> Any:
-    return _branches(no, "NEIGHBORS")
-
-
-@flow(
-    ">a +a >e ~b >c +e +c >d +d >x +x >y +y >z +z",
-    order=["+a >e", "~b >c", "+y >z"],
-    results={name: name for name in "acdez"},
-)
-def depth_atom_ignores_only_target() -> Any:
-    return _branches(no, "Atom")
-
-
 def _with_retries(depth: str) -> Any:
-    """Return `_branches` with a negative decider, where b and c have retries."""
+    """Return `_branches` with a negative decider, where b and c have retries, and others not."""
     root = _branches(no, depth)
     for name in "bc":
         [matching] = [node for node in root if node.name == name]
@@ -103,6 +68,7 @@ def depth_all_ignores_tasks_with_retries_and_all_successors() -> Any:
     history={"b_retry": [], "c_retry": []},
 )
 def depth_flow_ignores_tasks_with_retries_like_tasks() -> Any:
+    """Through tasks, but not through flows."""
     return _with_retries("flow")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.contract.flows import tasks
-from tests.contract.flows.case import FOLDER, flow
+from tests.contract.flows.case import FOLDER, fails, flow
 from wbengine import exceptions, retry, states
 from wbengine.engines import base
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
@@ -334,11 +334,7 @@ def argument_missing_from_result() -> Any:
     )
 
 
-@flow(
-    ">x +x >a !a <a -a <x -x",
-    raises={"a": (ValueError, "a fails")},
-    told={"a": ["ValueError(a fails) | a"], "x": ["x | a"]},
-)
+@flow(">x +x >a !a <a -a <x -x", **fails("a", "x"))
 def empty_flow_does_not_stop_reversion() -> Any:
     x, a = tasks.Step("x"), tasks.Boom("a")
     empty = linear_flow.Flow("empty")
@@ -346,10 +342,7 @@ def empty_flow_does_not_stop_reversion() -> Any:
 
 
 @flow(
-    ">o +o >i +i >a +a >b !b <b -b <a -a <i -i <o -o",
-    raises={"b": (ValueError, "b fails")},
-    told={"a": ["a | b"], "b": ["ValueError(b fails) | b"]},
-    history={"o": [], "i": []},
+    ">o +o >i +i >a +a >b !b <b -b <a -a <i -i <o -o", **fails("b", "a"), history={"o": [], "i": []}
 )
 def nested_failures_revert_level_by_level() -> Any:
     inner = linear_flow.Flow("in", retry.AlwaysRevert("i")).add(tasks.Step("a"), tasks.Boom("b"))

@@ -8,7 +8,7 @@ import threading
 from typing import Any
 
 from tests.contract.flows import tasks
-from tests.contract.flows.case import flow
+from tests.contract.flows.case import fails, flow
 from tests.contract.flows.deciding import no, yes
 from tests.contract.flows.steering import suspend_at
 from wbengine import exceptions, retry, states, task
@@ -169,9 +169,8 @@ def deadline_reverts_completed_tasks() -> Any:
 
 @flow(
     ">r +r >a !a <a -a ?r <r -r",
-    raises={"a": (ValueError, "a fails")},
+    **fails("a"),
     raised=(exceptions.DeadlineExceeded, "did not end within"),
-    told={"a": ["ValueError(a fails) | a"]},
     history={"r": []},
     drive=lambda engine: engine.run(deadline=0.8),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.contract.flows import tasks
-from tests.contract.flows.case import FOLDER, flow
+from tests.contract.flows.case import FOLDER, fails, flow
 from wbengine import retry, states, task
 from wbengine.engines import base
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
@@ -104,8 +104,7 @@ def parameterized_for_each_over_result_of_task() -> Any:
     ">a +a >r +r >b +b >c !c <c -c <b -b <r -r",
     options={"defer_reverts": False},
     ends=states.FAILURE,
-    raises={"c": (ValueError, "c fails")},
-    told={"b": ["b | c"], "c": ["ValueError(c fails) | c"]},
+    **fails("c", "b"),
     results={"a": "a"},
     history={"r": []},
 )
@@ -114,22 +113,12 @@ def without_defer_reverts_outer_tasks_stay() -> Any:
     return linear_flow.Flow("f").add(tasks.Step("a", provides="a"), inner, tasks.Step("d"))
 
 
-@flow(
-    ">a +a >r +r >b +b >c !c <c -c <b -b <r -r <a -a",
-    raises={"c": (ValueError, "c fails")},
-    told={"a": ["a | c"], "b": ["b | c"], "c": ["ValueError(c fails) | c"]},
-    history={"r": []},
-)
+@flow(">a +a >r +r >b +b >c !c <c -c <b -b <r -r <a -a", **fails("c", "a", "b"), history={"r": []})
 def always_revert_reverts_everything() -> Any:
     return without_defer_reverts_outer_tasks_stay()
 
 
-@flow(
-    ">a +a >r +r >c !c <c -c <r -r <a -a",
-    raises={"c": (ValueError, "c fails")},
-    told={"a": ["a | c"], "c": ["ValueError(c fails) | c"]},
-    history={"r": []},
-)
+@flow(">a +a >r +r >c !c <c -c <r -r <a -a", **fails("c", "a"), history={"r": []})
 def always_revert_all() -> Any:
     inner = linear_flow.Flow("in", retry.AlwaysRevertAll("r")).add(tasks.Boom("c"))
     return linear_flow.Flow("f").add(tasks.Step("a"), inner)
@@ -581,12 +570,7 @@ def task_without_remaining_retries_reverts_everything() -> Any:
     return linear_flow.Flow("f").add(tasks.Step("a"), _again(tasks.Boom("b"), 1), tasks.Step("c"))
 
 
-@flow(
-    ">b_retry +b_retry >b !b <b -b <b_retry -b_retry",
-    raises={"b": (ValueError, "b fails")},
-    told={"b": ["ValueError(b fails) | b"]},
-    history={"b_retry": []},
-)
+@flow(">b_retry +b_retry >b !b <b -b <b_retry -b_retry", **fails("b"), history={"b_retry": []})
 def task_is_not_retried_for_unlisted_failures() -> Any:
     return linear_flow.Flow("f").add(_again(tasks.Boom("b"), 9, retry_on=(KeyError, "os.Error")))
 

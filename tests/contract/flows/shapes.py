@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.contract.flows import tasks
-from tests.contract.flows.case import flow
+from tests.contract.flows.case import fails, flow
 from wbengine import retry
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
 
@@ -32,7 +32,7 @@ def single_task() -> Any:
     return tasks.Step("a", provides="a")
 
 
-@flow(">a !a <a -a", raises={"a": (ValueError, "a fails")}, told={"a": ["ValueError(a fails) | a"]})
+@flow(">a !a <a -a", **fails("a"))
 def single_task_fails() -> Any:
     return tasks.Boom("a")
 
@@ -138,10 +138,7 @@ def many_unordered_tasks() -> Any:
     return root.add(*(tasks.Step(f"t{n}", provides=f"t{n}") for n in range(120)))
 
 
-@flow(
-    ">a !a <a -a", raises={"a": (ValueError, "a fails")},
-    told={"a": ["ValueError(a fails) | a"]},
-)  # fmt: skip
+@flow(">a !a <a -a", **fails("a"))
 def tasks_after_failure_never_start() -> Any:
     return linear_flow.Flow("f").add(tasks.Boom("a"), tasks.Step("b"), tasks.Step("c"))
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.contract.flows import tasks
-from tests.contract.flows.case import FOLDER, flow
+from tests.contract.flows.case import FOLDER, fails, flow
 from wbengine import engines, exceptions, retry, states
 from wbengine.engines import base
 from wbengine.patterns import graph_flow, linear_flow
@@ -70,8 +70,7 @@ def suspend_before_task_is_submitted() -> Any:
     ">a +a >b +b >c !c <c -c <b -b <a -a",
     drive=suspend_at("FAILURE c", "REVERTED b"),
     flow=f"{_TWICE} REVERTED",
-    raises={"c": (ValueError, "c fails")},
-    told={"a": ["a | c"], "b": ["b | c"], "c": ["ValueError(c fails) | c"]},
+    **fails("c", "a", "b"),
 )
 def suspend_while_reverting() -> Any:
     return linear_flow.Flow("f").add(tasks.Step("a"), tasks.Step("b"), tasks.Boom("c"))
@@ -81,8 +80,7 @@ def suspend_while_reverting() -> Any:
     ">a +a >b !b <b !b <b -b <a -a",
     drive=suspend_at("REVERTING b"),
     flow=f"{_ONCE} REVERTED",
-    raises={"b": (ValueError, "b fails")},
-    told={"a": ["a | b"], "b": ["ValueError(b fails) | b"]},
+    **fails("b", "a"),
 )
 def suspend_before_reversion_is_submitted() -> Any:
     return linear_flow.Flow("f").add(tasks.Step("a"), tasks.Boom("b"))
