@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import uuid
 from concurrent import futures
 from typing import Any
 
@@ -15,11 +14,6 @@ from tests.telemetry import joined_tasks, spans
 from wbengine import engines, exceptions
 from wbengine.patterns import linear_flow
 from wbengine.telemetry import _processing, tracing
-
-
-@pytest.fixture
-def memory() -> spans.Memory:
-    return spans.Memory()
 
 
 def flow() -> Any:
@@ -58,8 +52,9 @@ def test_task_in_child_of_engine_sees_the_span_of_its_atom(
         check(engine, memory.spans, {"plain": "execute plain", "async": "execute async"})
 
 
-def test_task_in_child_of_worker_sees_the_span_of_its_request(memory: spans.Memory) -> None:
-    place = f"memory://{uuid.uuid4().hex}"
+def test_task_in_child_of_worker_sees_the_span_of_its_request(
+    memory: spans.Memory, place: str
+) -> None:
     observer = _processing.WorkerTracing(memory.provider)
     with workers.worker_in_thread(place, joined_tasks, observers=[observer], processes_count=1):
         engine = engines.load(flow(), engine="worker-based", url=place)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import uuid
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +46,7 @@ def observed(place: str, count: int, **options: Any) -> Any:
         yield observed_workers
 
 
-def test_messages_between_engine_and_two_workers_are_measured(tmp_path: Path) -> None:
-    place = f"memory://{uuid.uuid4().hex}"
+def test_messages_between_engine_and_two_workers_are_measured(tmp_path: Path, place: str) -> None:
     flow = linear_flow.Flow("f").add(
         unordered_flow.Flow("all").add(
             *(sample_tasks.Nothing(f"n{n}") for n in range(6)), *sample_tasks.meeting(tmp_path)

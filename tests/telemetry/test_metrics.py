@@ -71,6 +71,13 @@ def load(flow: Any, folder: Path, **options: Any) -> Any:
     return engines.load(flow, engine="worker-based", url=url(folder), **options)
 
 
+def run(registry: CollectorRegistry, flow: Any, remote: bool = False, **options: Any) -> None:
+    """Run a flow whose metrics are in the registry."""
+    engine = engines.load(flow, **options)
+    with metrics.observe(engine, registry, remote=remote):
+        engine.run()
+
+
 class Stumbles(task.Task):
     """A task that fails in its first attempt."""
 
@@ -194,9 +201,9 @@ def test_failure_is_counted_once_by_worker_or_engine(
     assert ours == {(left, "FAILURE"): 1}
 
 
-def test_task_in_taskflow_mode_is_counted_once(registry: CollectorRegistry) -> None:
+def test_task_in_taskflow_mode_is_counted_once(registry: CollectorRegistry, place: str) -> None:
     """TaskFlow's protocol does not report when a task began."""
-    place, other = f"memory://{uuid.uuid4().hex}", CollectorRegistry()
+    other = CollectorRegistry()
     observer = metrics.WorkerObserver(other)
     with workers.worker_in_thread(place, sample_tasks, interop="taskflow", observers=[observer]):
         engine = engines.load(
@@ -287,9 +294,7 @@ def test_serial_engine_counts_results_retries_and_reverts(registry: CollectorReg
     flow.add(one, two, left_out)
     flow.link(one, two)
     flow.link(two, left_out, decider=lambda history: False)
-    engine = engines.load(flow)
-    with metrics.observe(engine, registry):
-        engine.run()
+    run(registry, flow)
     found = scraped(registry)
     assert tasks(found) == {
         ("tests.telemetry.test_metrics.add_up", "SUCCESS"): 2,
@@ -313,15 +318,15 @@ def tasks(found: scraping.Samples) -> dict[tuple[str, str], float]:
     return read
 
 
-def test_engine_counts_a_map_and_workers_count_its_items(registry: CollectorRegistry) -> None:
+def test_engine_counts_a_map_and_workers_count_its_items(
+    registry: CollectorRegistry, place: str
+) -> None:
     """The engine counts the Map as one task; workers count the items."""
-    place, other = f"memory://{uuid.uuid4().hex}", CollectorRegistry()
+    other = CollectorRegistry()
     add = sample_tasks.Add("a", inject={"y": 1})
     flow = linear_flow.Flow("f").add(task.Map(add, "xs", "x", name="all"))
     with workers.worker_in_thread(place, sample_tasks, observers=[metrics.WorkerObserver(other)]):
-        engine = engines.load(flow, engine="worker-based", url=place, store={"xs": [1, 2, 3]})
-        with metrics.observe(engine, registry):
-            engine.run()
+        run(registry, flow, engine="worker-based", url=place, store={"xs": [1, 2, 3]})
     one = "tests.support.sample_tasks.Add"
     assert tasks(scraped(other)) == {(one, "SUCCESS"): 3}
     assert tasks(scraped(registry)) == {(f"wbengine.task.Map({one})", "SUCCESS"): 1}
@@ -338,9 +343,7 @@ def order(steps: Any) -> int:
 
 
 def test_steps_of_a_workflow_are_counted_by_their_task(registry: CollectorRegistry) -> None:
-    engine = engines.load(linear_flow.Flow("f").add(order("order")))
-    with metrics.observe(engine, registry):
-        engine.run()
+    run(registry, linear_flow.Flow("f").add(order("order")))
     module = "tests.telemetry.test_metrics"
     assert tasks(scraped(registry)) == {
         (f"{module}.double", "SUCCESS"): 2,
@@ -360,9 +363,9 @@ def test_resent_tasks_are_counted(registry: CollectorRegistry) -> None:
     assert value(found, "wbengine_tasks_resent_total", task="tests.support.sample_tasks.Nothing")
 
 
-def test_requests_without_a_worker_are_counted(registry: CollectorRegistry) -> None:
+def test_requests_without_a_worker_are_counted(registry: CollectorRegistry, place: str) -> None:
     flow = unordered_flow.Flow("f").add(*(sample_tasks.Nothing(f"n{n}") for n in range(3)))
-    engine = engines.load(flow, engine="worker-based", url=f"memory://{uuid.uuid4().hex}")
+    engine = engines.load(flow, engine="worker-based", url=place)
     nothing = {"task": "tests.support.sample_tasks.Nothing"}
     with metrics.observe(engine, registry):
         thread = threading.Thread(target=engine.run)
@@ -400,9 +403,7 @@ def test_running_flows_gauge_returns_to_zero(registry: CollectorRegistry) -> Non
     def look() -> None:
         seen.append(value(scraped(registry), "wbengine_flows_running", flow="f"))
 
-    engine = engines.load(linear_flow.Flow("f").add(task.FunctorTask(look)))
-    with metrics.observe(engine, registry):
-        engine.run()
+    run(registry, linear_flow.Flow("f").add(task.FunctorTask(look)))
     look()
     assert seen == [1, 0]
 
@@ -421,13 +422,12 @@ def test_dropped_engine_is_removed_from_running_flows(registry: CollectorRegistr
     assert value(scraped(registry), "wbengine_flows_running") == 0
 
 
-def test_engine_counts_remote_tasks_if_remote_is_set(registry: CollectorRegistry) -> None:
-    place = f"memory://{uuid.uuid4().hex}"
+def test_engine_counts_remote_tasks_if_remote_is_set(
+    registry: CollectorRegistry, place: str
+) -> None:
     flow = linear_flow.Flow("f").add(sample_tasks.Add("a", inject={"x": 1, "y": 2}))
     with workers.worker_in_thread(place, sample_tasks, topic="video.hd"):
-        engine = engines.load(flow, engine="worker-based", url=place)
-        with metrics.observe(engine, registry, remote=True):
-            engine.run()
+        run(registry, flow, engine="worker-based", url=place, remote=True)
     found = scraped(registry)
     name, add = "wbengine_tasks_total", "tests.support.sample_tasks.Add"
     assert value(found, name, task=add, topic="video.hd", state="SUCCESS") == 1
@@ -435,10 +435,9 @@ def test_engine_counts_remote_tasks_if_remote_is_set(registry: CollectorRegistry
 
 
 def test_engines_with_shared_executor_count_only_their_own_tasks(
-    tmp_path: Path, registry: CollectorRegistry
+    tmp_path: Path, registry: CollectorRegistry, place: str
 ) -> None:
     """One engine starts before the other and ends after it."""
-    place = f"memory://{uuid.uuid4().hex}"
     other = CollectorRegistry()
     started, release = tmp_path / "started", tmp_path / "release"
     waits = sample_tasks.WaitFor("w", inject={"started": str(started), "release": str(release)})
@@ -483,9 +482,7 @@ def test_number_and_length_of_label_values_are_bounded() -> None:
 def test_flow_names_with_special_characters_are_exported(registry: CollectorRegistry) -> None:
     """Surrogates cannot be encoded."""
     for name in ("a\ud800", "", 'b"\n\\', "nul\0", "\u00e9"):
-        engine = engines.load(linear_flow.Flow(name).add(sample_tasks.Nothing("n")))
-        with metrics.observe(engine, registry):
-            engine.run()
+        run(registry, linear_flow.Flow(name).add(sample_tasks.Nothing("n")))
     found = scraped(registry, metrics.FleetCollector(list, lambda: [("q\udfff", 1)]))
     named = {dict(theirs)["flow"] for name, theirs in found if name == "wbengine_flows_total"}
     assert named == {"a?", "", 'b"\n\\', "nul\0", "\u00e9"}
@@ -501,9 +498,7 @@ def test_topic_label_is_derived_from_the_queue_name() -> None:
 
 def test_flow_labels_above_the_limit_become_other(registry: CollectorRegistry) -> None:
     for number in range(150):
-        engine = engines.load(linear_flow.Flow(f"f{number}").add(sample_tasks.Nothing("n")))
-        with metrics.observe(engine, registry):
-            engine.run()
+        run(registry, linear_flow.Flow(f"f{number}").add(sample_tasks.Nothing("n")))
     found = scraped(registry)
     flows = [key for key in found if key[0] == "wbengine_flows_total"]
     assert len(flows) == 101

@@ -11,7 +11,6 @@ import subprocess
 import threading
 import time
 import urllib.parse
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,11 +27,6 @@ from wbengine.patterns import linear_flow
 from wbengine.telemetry import _probes, _serving
 
 LOCAL = _serving.Address("127.0.0.1", 0)
-
-
-@pytest.fixture
-def memory_url() -> str:
-    return f"memory://{uuid.uuid4().hex}"
 
 
 @contextlib.contextmanager
@@ -104,8 +98,8 @@ def test_unusable_probe_option_is_reported_in_one_line(
 # Readiness and liveness. --------------------------------------------------------------------------
 
 
-def test_worker_is_ready_only_while_it_takes_requests(memory_url: str) -> None:
-    with workers.worker_in_thread(memory_url, sample_tasks) as worker:
+def test_worker_is_ready_only_while_it_takes_requests(place: str) -> None:
+    with workers.worker_in_thread(place, sample_tasks) as worker:
         assert probe(worker, "/readyz") == (200, {"status": "ok"})
         worker.suspend()
         assert probe(worker, "/readyz") == (
@@ -119,16 +113,16 @@ def test_worker_is_ready_only_while_it_takes_requests(memory_url: str) -> None:
         assert probe(worker, "/livez") == (200, {"status": "ok"})
 
 
-def test_stopped_worker_is_not_ready(memory_url: str) -> None:
-    with workers.worker_in_thread(memory_url, sample_tasks) as worker:
+def test_stopped_worker_is_not_ready(place: str) -> None:
+    with workers.worker_in_thread(place, sample_tasks) as worker:
         pass
     assert worker.trouble == "the worker is stopping" and worker.heard < 0
 
 
 def test_blocked_worker_fails_its_liveness_probe(
-    memory_url: str, monkeypatch: pytest.MonkeyPatch
+    place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with workers.worker_in_thread(memory_url, sample_tasks) as worker:
+    with workers.worker_in_thread(place, sample_tasks) as worker:
         held, over = threading.Event(), threading.Event()
 
         def hold() -> None:

@@ -6,7 +6,6 @@ import gc
 import os
 import re
 import sys
-import uuid
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +22,16 @@ from wbengine.telemetry import _processing, _providers, tracing
 CANARY = "canary-77ab"
 
 
-@pytest.fixture
-def memory() -> spans.Memory:
-    return spans.Memory()
-
-
 def named(found: list[spans.Spent], name: str) -> spans.Spent:
     (one,) = [span for span in found if span.name == name]
     return one
+
+
+def run(memory: spans.Memory, flow: Any, **options: Any) -> None:
+    """Run a flow whose spans are in the memory."""
+    engine = engines.load(flow, **options)
+    with tracing.instrument(engine, memory.provider):
+        engine.run()
 
 
 class Rolls(task.Task):
@@ -150,9 +151,7 @@ def test_trace_context_passes_through_every_broker(
     ):
         observer.worker, observer.system = worker.identity, worker.system
         flow = linear_flow.Flow("f").add(*(sample_tasks.Nothing(f"n{n}") for n in range(3)))
-        engine = engines.load(flow, engine="worker-based", url=place)
-        with tracing.instrument(engine, memory.provider):
-            engine.run()
+        run(memory, flow, engine="worker-based", url=place)
     below = ["send m", ["process m"]]
     expected = ["flow f", *([f"execute n{n}", below] for n in range(3))]
     assert spans.tree(memory.spans) == [expected]
@@ -165,9 +164,8 @@ def test_trace_context_passes_through_every_broker(
             assert key == (queue if broker == "rabbitmq" else None)
 
 
-def test_worker_traces_requests_of_untraced_engines(memory: spans.Memory) -> None:
+def test_worker_traces_requests_of_untraced_engines(memory: spans.Memory, place: str) -> None:
     """Its tasks run in child processes without a trace context."""
-    place = f"memory://{uuid.uuid4().hex}"
     observer = _processing.WorkerTracing(memory.provider)
     with workers.worker_in_thread(place, sample_tasks, observers=[observer], processes_count=1):
         engines.run(
@@ -178,23 +176,21 @@ def test_worker_traces_requests_of_untraced_engines(memory: spans.Memory) -> Non
     assert (span.name, span.parent, span.links) == ("process t", None, [])
 
 
-def test_spans_of_task_body_are_children_of_the_worker_span(memory: spans.Memory) -> None:
-    place = f"memory://{uuid.uuid4().hex}"
+def test_spans_of_task_body_are_children_of_the_worker_span(
+    memory: spans.Memory, place: str
+) -> None:
     PROVIDERS.append(memory.provider)
     observer = _processing.WorkerTracing(memory.provider)
     flow = linear_flow.Flow("f").add(Traces("plain"), TracesLater("async"))
     with workers.worker_in_thread(place, Traces, TracesLater, observers=[observer]):
-        engine = engines.load(flow, engine="worker-based", url=place)
-        with tracing.instrument(engine, memory.provider):
-            engine.run()
+        run(memory, flow, engine="worker-based", url=place)
     below = ["send t", ["process t", ["own"]]]
     expected = ["flow f", ["execute async", below], ["execute plain", below]]
     assert spans.tree(memory.spans) == [expected]
 
 
-def test_noop_provider_sends_no_trace_context(memory: spans.Memory) -> None:
+def test_noop_provider_sends_no_trace_context(memory: spans.Memory, place: str) -> None:
     """The no-op provider of the API produces no context to send or store."""
-    place = f"memory://{uuid.uuid4().hex}"
     observer = _processing.WorkerTracing(memory.provider)
     with workers.worker_in_thread(place, sample_tasks, observers=[observer]):
         engine = engines.load(
@@ -213,9 +209,7 @@ def test_retries_and_reversions_have_spans(memory: spans.Memory) -> None:
     flow = linear_flow.Flow("f", retry=retry.Times(2, "again")).add(
         Rolls("dice"), sample_tasks.Nothing("n")
     )
-    engine = engines.load(flow, store={"secret": CANARY})
-    with tracing.instrument(engine, memory.provider):
-        engine.run()
+    run(memory, flow, store={"secret": CANARY})
     found = memory.spans
     attempts = {
         (span.name, span.attributes["wbengine.attempt"]): span.attributes["wbengine.atom.state"]
@@ -264,9 +258,7 @@ def test_resumed_flow_links_to_its_first_run(memory: spans.Memory) -> None:
         engine.run()
     with backend.get_connection() as connection:
         (kept,) = connection.get_logbook(book.uuid)
-    other = engines.load(flow, flow_detail=kept, backend=backend, book=book)
-    with tracing.instrument(other, memory.provider):
-        other.run()
+    run(memory, flow, flow_detail=kept, backend=backend, book=book)
     first, second = [span for span in memory.spans if span.name == "flow f"]
     assert first.attributes["wbengine.flow.state"] == "SUSPENDED"
     assert (first.links, second.links) == ([], [first.id])
@@ -310,25 +302,21 @@ def test_instrument_after_uninstrument_uses_the_new_provider(memory: spans.Memor
     assert (len(memory.spans), other.spans) == (2, [])
 
 
-def test_span_names_and_attributes_are_encodable(memory: spans.Memory) -> None:
+def test_span_names_and_attributes_are_encodable(memory: spans.Memory, place: str) -> None:
     """An exporter drops a whole batch that contains text it cannot encode."""
-    place = f"memory://{uuid.uuid4().hex}"
     observer = _processing.WorkerTracing(memory.provider)
     flow = linear_flow.Flow("f\ud800").add(sample_tasks.Nothing("n\udfff"))
     with workers.worker_in_thread(place, sample_tasks, observers=[observer]):
-        engine = engines.load(flow, engine="worker-based", url=place)
-        with tracing.instrument(engine, memory.provider):
-            engine.run()
+        run(memory, flow, engine="worker-based", url=place)
     assert spans.tree(memory.spans) == [["flow f?", ["execute n?", ["send t", ["process t"]]]]]
     for span in memory.spans:
         told = "".join((span.name, *map(str, span.attributes.values())))
         assert told == told.encode("utf-8", "replace").decode()
 
 
-def test_no_trace_state_remains_after_the_run(memory: spans.Memory) -> None:
+def test_no_trace_state_remains_after_the_run(memory: spans.Memory, place: str) -> None:
     from wbengine.telemetry import _contexts
 
-    place = f"memory://{uuid.uuid4().hex}"
     observer = _processing.WorkerTracing(memory.provider)
     flow = unordered_flow.Flow("f").add(*(sample_tasks.Nothing(f"n{n}") for n in range(20)))
     flow.add(sample_tasks.Fail("bad"))
