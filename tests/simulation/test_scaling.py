@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.seams import tracker
-from tests.simulation import defects, growth, meters, scaling
+from tests.simulation import growth, meters, scaling
 
 #: Costs that must not grow with the fleet, and the tolerance.
 STEADY = ("request_us", "beat_us", "join_us", "loss_us", "round_us", "messages", "calls", "bytes")
@@ -88,10 +88,3 @@ def test_costs_do_not_grow_with_the_fleet() -> None:
     few, many = counted(48, 800), counted(120, 1600)
     assert few["lost"] and many["lost"] and few["beats"] and many["beats"]
     assert grown(few, many) == {}
-
-
-@pytest.mark.slow
-def test_planted_growth_of_cost_is_found() -> None:
-    with defects.put_in(tracker.DEFECTS["beats-cost-all"]):
-        few, many = counted(48, 800), counted(120, 1600)
-    assert list(grown(few, many)) == ["beat_us"]

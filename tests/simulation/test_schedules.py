@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from tests.simulation import defects, schedules
 from tests.simulation.steps import STEPS
-from tests.simulation.world import World
 from tests.support.amounts import amount
 
 SCHEDULES = amount(25, 200, "WBENGINE_SCHEDULES")
@@ -27,13 +25,23 @@ def _quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
+def run(count: int, steps: int, kind: str) -> schedules.Figures:
+    outcome = schedules.run(range(count), steps, kind)
+    if outcome.wrong is not None:
+        pytest.fail(schedules.story(schedules.shrink(outcome.wrong)))
+    return outcome
+
+
+@pytest.mark.parametrize("kind", [schedules.LEDGER, schedules.NONE])
+def test_short_random_schedule_violates_no_invariant(kind: str) -> None:
+    run(amount(15, 150), 30, kind)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("kind", [schedules.LEDGER, schedules.NONE])
 def test_random_schedule_violates_no_invariant(kind: str) -> None:
-    outcome = schedules.run(range(SCHEDULES), 100, kind)
-    if outcome.wrong is not None:
-        pytest.fail(schedules.story(schedules.shrink(outcome.wrong)))
+    outcome = run(SCHEDULES, 100, kind)
     # The schedules must cause these events.
     assert outcome.seen["results"] > SCHEDULES
     for what in ("lost, and alive", "runs again", "WorkerLost", "sent again: idle"):
@@ -66,21 +74,6 @@ def test_every_kind_of_step_has_a_weight() -> None:
 def test_planted_defect_is_found(name: str, first: int) -> None:
     tried, wrong = schedules.find(name, range(first, first + 1000), 100)
     assert wrong is not None, f"not in {tried} schedules"
-
-
-@pytest.mark.slow
-def test_failing_schedule_is_printed_as_a_test() -> None:
-    _, wrong = schedules.find("missing-row", range(100), 100)
-    assert wrong is not None
-    with defects.planted("missing-row"):
-        small = schedules.shrink(wrong)
-        assert len(small.trace) <= 12
-        test = schedules.story(small)
-        names: dict[str, Any] = {"World": World}
-        exec(test, names)
-        with pytest.raises(type(small.error)):
-            names[f"test_trace_{small.seed}"]()
-    names[f"test_trace_{small.seed}"]()
 
 
 def test_planted_defect_is_removed_afterwards() -> None:
