@@ -58,14 +58,14 @@ def recording() -> bool:
     return bool(os.environ.get(RECORD))
 
 
-def read(place: Path = PLACE) -> dict[str, dict[str, float]]:
-    data: dict[str, dict[str, float]] = json.loads(place.read_text(encoding="utf-8"))
+def read() -> dict[str, dict[str, float]]:
+    data: dict[str, dict[str, float]] = json.loads(PLACE.read_text(encoding="utf-8"))
     return data
 
 
-def write(case: str, now: Counts, place: Path = PLACE) -> None:
+def write(case: str, now: Counts) -> None:
     """Record one case; safe for concurrent processes."""
-    with place.open("r+", encoding="utf-8") as file:
+    with PLACE.open("r+", encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         known = json.loads(file.read() or "{}") | {case: dict(sorted(now.items()))}
         file.seek(0)
@@ -79,7 +79,6 @@ def least(
     *,
     less: bool = True,
     loose: Collection[str] = (),
-    place: Path = PLACE,
 ) -> None:
     """Check the lowest counts of up to five repetitions.
 
@@ -89,31 +88,24 @@ def least(
     """
     minima = dict(measure())
     for _ in range(TIMES - 1):
-        was = read(place).get(case, {})
+        was = read().get(case, {})
         if not (recording() or differences(case, was, minima, less=less, loose=loose)):
             return
         for name, count in measure().items():
             minima[name] = min(count, minima.get(name, count))
-    check(case, minima, less=less, loose=loose, place=place)
+    check(case, minima, less=less, loose=loose)
 
 
-def check(
-    case: str,
-    counted: Counts,
-    *,
-    less: bool = True,
-    loose: Collection[str] = (),
-    place: Path = PLACE,
-) -> None:
+def check(case: str, counted: Counts, *, less: bool = True, loose: Collection[str] = ()) -> None:
     """Compare counts with the recorded ones, or record them.
 
     :raises AssertionError: if they differ
     """
     now = {name: round(count, 2) for name, count in counted.items()}
     if recording():
-        write(case, now, place)
+        write(case, now)
         return
-    wrong = differences(case, read(place).get(case, {}), now, less=less, loose=loose)
+    wrong = differences(case, read().get(case, {}), now, less=less, loose=loose)
     if wrong:
         raise AssertionError(
             "\n".join(["", *wrong, f"if that is meant: {RECORD}=1 pytest tests/benchmarks"])

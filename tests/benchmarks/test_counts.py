@@ -8,14 +8,11 @@ records the counts.
 from __future__ import annotations
 
 import gc
-import os
-import socket
 import struct
 import sys
 import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -276,80 +273,3 @@ def spoken(streams: list[bytearray]) -> Counter[str]:
             at += 7 + size + 1
     del counts["others"]
     return counts
-
-
-# Tests of the comparison itself.
-
-
-def test_changed_count_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(records.RECORD, raising=False)
-    place = tmp_path / "counts.json"
-    place.write_text('{"a": {"calls": 100, "gone": 1, "messages": 3}}', encoding="utf-8")
-    records.check("a", {"calls": 109, "gone": 1, "messages": 2.8}, place=place)
-    with pytest.raises(AssertionError) as caught:
-        records.check("a", {"calls": 111, "messages": 2.5, "new": 1}, place=place)
-    assert str(caught.value).splitlines()[1:] == [
-        "a: calls was 100, is 111 (+11 %) MORE",
-        "a: gone was 1, and is not counted any more",
-        "a: messages was 3, is 2.5 (-17 %) less: record it",
-        "a: new is not recorded",
-        "if that is meant: WBENGINE_RECORD_COUNTS=1 pytest tests/benchmarks",
-    ]
-    monkeypatch.setenv(records.RECORD, "1")
-    records.check("a", {"calls": 111}, place=place)
-    assert records.read(place) == {"a": {"calls": 111}}
-
-
-def test_traffic_includes_closed_connections() -> None:
-    calls = Calls()
-    with socket.create_server(("127.0.0.1", 0)) as server, calls:
-        client = socket.create_connection(server.getsockname())
-        peer, _ = server.accept()
-        with peer:
-            client.sendall(b"x" * 1000)
-            assert peer.recv(1000, socket.MSG_WAITALL)
-            os.write(peer.fileno(), b"12345")  # the reply confirms that all bytes were received
-            assert client.recv(5, socket.MSG_WAITALL) == b"12345"
-            traffic = calls.traffic()
-            client.close()
-            assert calls.traffic() == traffic
-    assert traffic == {"bytes to the broker": 1000, "bytes from the broker": 5}
-    assert calls.counts[WRITES] == 1
-    assert calls.traffic() == dict.fromkeys(traffic, 0)
-
-
-def test_amqp_methods_are_counted_from_frames() -> None:
-    def frame(kind: int, content: bytes) -> bytes:
-        return struct.pack("!BHI", kind, 1, len(content)) + content + b"\xce"
-
-    greeting = b"AMQP\x00\x00\x09\x01"
-    publish, header = frame(1, b"\0\x3c\0\x28..."), frame(2, b"\0\x3c\0\x50")
-    ack, other = frame(1, b"\0\x3c\0\x50"), frame(1, b"\0\x0a\0\x0b")
-    one = bytearray(greeting + other + publish + header + frame(3, b"\xce body") + ack)
-    methods = spoken([one, bytearray(greeting + ack + publish[:-5]), bytearray(greeting[:3])])
-    assert methods == {"messages published": 1, "acknowledgements": 2, "methods sent": 4}
-
-
-def test_loose_count_may_double() -> None:
-    was = {"own": 10.0, "loose": 10.0}
-    now = {"own": 11.0, "loose": 20.0}
-    assert records.differences("a", was, now, loose=["loose"]) == []
-    now = {"own": 11.1, "loose": 20.1}
-    differing = records.differences("a", was, now, loose=["loose"])
-    assert [line.split()[1] for line in differing] == ["loose", "own"]
-    less = {"own": 8.9, "loose": 1.0}
-    assert len(records.differences("a", was, less, loose=["loose"])) == 1
-    assert records.differences("a", was, less, less=False, loose=["loose"]) == []
-
-
-def test_lowest_of_several_counts_is_compared(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv(records.RECORD, raising=False)
-    place = tmp_path / "counts.json"
-    place.write_text('{"a": {"calls": 10, "bytes": 10}}', encoding="utf-8")
-    busy = iter([{"calls": 10, "bytes": 20}, {"calls": 20, "bytes": 10}, {}])
-    records.least("a", lambda: next(busy), place=place)
-    assert next(busy) == {}
-    with pytest.raises(AssertionError, match=r"bytes was 10, is 12 \(\+20 %\) MORE"):
-        records.least("a", lambda: {"calls": 10, "bytes": 12}, place=place)
