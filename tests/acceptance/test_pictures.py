@@ -32,8 +32,3 @@ def test_terminal_picture_shows_output_of_example(tmp_path: Path) -> None:
     assert {"SUCCESS", "REVERTED", "\u2714", "\u21b6"} <= words(picture)
     assert re.findall("@font-face|href=", picture.read_text("utf-8")) == []
     assert "REVERTED" in words(STATIC / "terminal.svg")
-
-
-def test_unknown_picture_is_refused() -> None:
-    done = python.run([TOOL, "--here", "photos"], capture_output=True, text=True)
-    assert done.returncode == 2 and "invalid choice: 'photos'" in done.stderr
