@@ -1,4 +1,4 @@
-"""Small versions of `tools/crash`: kills at crash points and at random times, and races."""
+"""Small versions of `tools/crash`: kills at crash points and random times, races, full disks."""
 
 from __future__ import annotations
 
@@ -55,17 +55,15 @@ def test_sweep_reports_forgotten_steps() -> None:
     assert figures and int(figures[1]) > 0, output
 
 
-def test_flows_survive_repeated_kills() -> None:
-    words = ("storm", "--flows", 3, "--kills", 3, "--stores", "dir,sqlite")
+@pytest.mark.parametrize(
+    ("flows", "kills", "options"),
+    [(3, 3, ()), pytest.param(8, 12, ("--workflows",), marks=pytest.mark.slow)],
+    ids=["flows", "workflows"],
+)
+def test_flows_survive_repeated_kills(flows: int, kills: int, options: tuple[str, ...]) -> None:
+    words = ("storm", "--flows", flows, "--kills", kills, "--stores", "dir,sqlite", *options)
     output = tools.run("crash", *words).stdout
-    assert re.search(r"^3 flows, 3 kills, .* 0 problems$", output, re.MULTILINE), output
-
-
-@pytest.mark.slow
-def test_workflows_survive_repeated_kills() -> None:
-    words = ("storm", "--workflows", "--flows", 8, "--kills", 12, "--stores", "dir,sqlite")
-    output = tools.run("crash", *words).stdout
-    assert re.search(r"^8 flows, 12 kills, .* 0 problems$", output, re.MULTILINE), output
+    assert re.search(rf"^{flows} flows, {kills} kills, .* 0 problems$", output, re.M), output
 
 
 @pytest.mark.slow
@@ -90,3 +88,9 @@ def test_commands_at_any_crash_point_are_not_lost() -> None:
 
 
 _NOTHING_LOST = r"^(\d+) cases, [1-9].* accepted and lost: 0$"
+
+
+@pytest.mark.slow
+def test_flow_fails_on_full_disk_and_resumes_when_space_is_free() -> None:
+    output = tools.run("crash", "full").stdout
+    assert output.count(" 0 problems\n") == 2, output

@@ -1,4 +1,4 @@
-"""Calls, statements and writes for the records of a task."""
+"""Calls, statements and writes for the records of a task, and for a fork."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ import sqlalchemy as sa
 
 from tests.benchmarks import records, steps
 from tests.benchmarks.calls import Calls
-from wbengine import engines
+from tests.support import fork_flows
+from wbengine import engines, operations
 from wbengine.persistence import backends
 
 TASKS: Mapping[Callable[[int], Any], int] = {
@@ -82,3 +83,38 @@ def test_counts_of_stored_serial_flow_match_record(
         # A slow machine saves a workflow that waits for its steps more often.
         loose = ("statements",) if make is steps.async_workflow else ()
         records.least(f"serial {make.__name__} kept in {kind}, a task", run, loose=loose)
+
+
+@contextlib.contextmanager
+def _calls() -> Iterator[Counter[str]]:
+    """Count calls of the driver. One call may write many rows."""
+    counts: Counter[str] = Counter()
+
+    def executing(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
+        counts["statements"] += 1
+
+    def committing(connection: Any) -> None:
+        counts["commits"] += 1
+
+    sa.event.listen(sa.Engine, "before_cursor_execute", executing)
+    sa.event.listen(sa.Engine, "commit", committing)
+    try:
+        yield counts
+    finally:
+        sa.event.remove(sa.Engine, "before_cursor_execute", executing)
+        sa.event.remove(sa.Engine, "commit", committing)
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_fork_takes_the_same_statements_for_any_number_of_tasks(own: bool, tmp_path: Path) -> None:
+    counts = []
+    with backends.backend(f"sqlite:///{tmp_path}/flows.db") as store:
+        for chains in (2, 50):
+            with fork_flows.board_of(store) as board:
+                uuid = fork_flows.submit(store, board, fork_flows.wide, {"chains": chains})
+                fork_flows.run(store, board)
+            with _calls() as calls:
+                fork = operations.fork(store, uuid, "1.5", own=own)
+            assert fork.inherited == 10 * chains - 5
+            counts.append(calls)
+    assert counts[0] == counts[1] and counts[0]["statements"] < 40

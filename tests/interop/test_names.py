@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 import pathlib
 import pickle
@@ -10,6 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
+
+Load = Callable[[str], Any]
 
 BACKENDS: Mapping[str, tuple[str, Callable[[pathlib.Path], dict[str, Any]]]] = {
     "impl_memory": ("MemoryBackend", lambda folder: {"deep_copy": True}),
@@ -21,15 +22,9 @@ BACKENDS: Mapping[str, tuple[str, Callable[[pathlib.Path], dict[str, Any]]]] = {
 }
 
 
-@pytest.fixture(params=["taskflow", "wbengine"])
-def load(request: pytest.FixtureRequest) -> Callable[[str], Any]:
-    """Return a function that imports a module of TaskFlow or its counterpart."""
-    return lambda name: importlib.import_module(f"{request.param}.{name}")
-
-
 @pytest.mark.parametrize("module", BACKENDS)
 def test_backend_class_of_taskflow_saves_logbook(
-    load: Callable[[str], Any], module: str, tmp_path: pathlib.Path
+    load: Load, module: str, tmp_path: pathlib.Path
 ) -> None:
     name, conf = BACKENDS[module]
     models = load("persistence.models")
@@ -46,20 +41,20 @@ def test_backend_class_of_taskflow_saves_logbook(
     backend.close()
 
 
-def test_memory_backend_needs_no_configuration(load: Callable[[str], Any]) -> None:
+def test_memory_backend_needs_no_configuration(load: Load) -> None:
     backend = load("persistence.backends.impl_memory").MemoryBackend()
     assert list(backend.get_connection().get_logbooks()) == []
 
 
 @pytest.mark.parametrize("module", BACKENDS)
-def test_configuration_of_backend_must_be_a_dict(load: Callable[[str], Any], module: str) -> None:
+def test_configuration_of_backend_must_be_a_dict(load: Load, module: str) -> None:
     backend = getattr(load(f"persistence.backends.{module}"), BACKENDS[module][0])
     with pytest.raises(TypeError, match="memory://"):
         backend("memory://")
 
 
 def test_zookeeper_client_is_created_from_board_configuration(
-    load: Callable[[str], Any],
+    load: Load,
 ) -> None:
     kazoo_utils = load("utils.kazoo_utils")
     conf = {
@@ -78,9 +73,7 @@ def test_zookeeper_client_is_created_from_board_configuration(
     assert (host, int(port)) == ("localhost", 2181)
 
 
-def test_task_module_has_a_logger(
-    load: Callable[[str], Any], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_task_module_has_a_logger(load: Load, caplog: pytest.LogCaptureFixture) -> None:
     task = load("task")
     assert f"{task.__name__}" == task.LOG.name
     with caplog.at_level(logging.WARNING, logger=task.LOG.name):
@@ -88,7 +81,7 @@ def test_task_module_has_a_logger(
     assert [task.LOG.name] == [record.name for record in caplog.records]
 
 
-def test_failure_from_dict_has_no_exc_info(load: Callable[[str], Any]) -> None:
+def test_failure_from_dict_has_no_exc_info(load: Load) -> None:
     failure = load("types.failure")
     try:
         raise LookupError("lost")
@@ -101,7 +94,7 @@ def test_failure_from_dict_has_no_exc_info(load: Callable[[str], Any]) -> None:
     assert LookupError is pickle.loads(pickle.dumps(caught))._exc_info[0]
 
 
-def test_task_subclass_notifies_custom_event(load: Callable[[str], Any]) -> None:
+def test_task_subclass_notifies_custom_event(load: Load) -> None:
     task = load("task")
 
     class Talks(task.Task):  # type: ignore[misc,name-defined]

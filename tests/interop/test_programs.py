@@ -7,23 +7,12 @@ import datetime as dt
 import fractions
 import importlib
 import pathlib
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 Load = Callable[[str], Any]
-
-
-@pytest.fixture(params=["taskflow", "wbengine"])
-def load(request: pytest.FixtureRequest) -> Load:
-    """Return a function that imports a module of TaskFlow or its counterpart."""
-    if request.param == "taskflow":
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # TaskFlow imports deprecated modules
-            importlib.import_module("taskflow.engines.action_engine.engine")
-    return lambda name: importlib.import_module(f"{request.param}.{name}")
 
 
 def failing(load: Load, provides: Any = None) -> Any:
