@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from tests.support import brokers, outgoing
 from wbengine.engines.worker_based import dispatcher
-from wbengine.engines.worker_based._connections.outgoing import OutgoingMessage
+from wbengine.engines.worker_based._connections.sender import OutgoingMessage
 from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.engines.worker_based.proxy import Proxy
 

@@ -22,7 +22,11 @@ from tests.support import brokers, outgoing, python, tcp_proxy
 from tests.support.waiting import RECONNECTED
 from tests.support.workers import REPOSITORY, until
 from wbengine import exceptions as exc
-from wbengine.engines.worker_based._connections import amqp_confirms, consumer_loop, prefetcher
+from wbengine.engines.worker_based._connections import (
+    amqp_confirms,
+    consumer_loop,
+    kombu_connection,
+)
 from wbengine.engines.worker_based._connections import receiver as receivers
 from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.engines.worker_based._messages import headers as hd
@@ -371,7 +375,7 @@ def test_slots_stay_occupied_across_reconnect(
 def test_long_task_is_acknowledged_early_and_keeps_its_slot(
     rabbitmq_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prefetcher, "ACK_AFTER_SECONDS", 0.3)
+    monkeypatch.setattr(kombu_connection, "ACK_AFTER_SECONDS", 0.3)
     side = Client(rabbitmq_url, "w", queues=("q",), slots=2, keeps=True)
     work = side.proxy.consumer.work
     with side.running() as w:

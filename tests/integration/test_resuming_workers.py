@@ -26,7 +26,7 @@ from wbengine._calls import invocation
 from wbengine.engines.worker_based import _resume
 from wbengine.engines.worker_based import executor as executors
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based._connections import outgoing
+from wbengine.engines.worker_based._connections import sender as outgoing
 from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.persistence import models
 

@@ -21,7 +21,7 @@ from wbengine._security import keys
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based import proxy
 from wbengine.engines.worker_based._connections import connecting, queue_counts
-from wbengine.engines.worker_based._connections.outgoing import OutgoingMessage
+from wbengine.engines.worker_based._connections.sender import OutgoingMessage
 from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.engines.worker_based._messages import headers as hd
 from wbengine.engines.worker_based._messages import notices, worker_commands

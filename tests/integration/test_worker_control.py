@@ -20,7 +20,7 @@ from wbengine import engines, exceptions
 from wbengine.engines.worker_based import proxy, server
 from wbengine.engines.worker_based import worker as workers
 from wbengine.engines.worker_based._connections import consumer_loop
-from wbengine.engines.worker_based._connections.outgoing import OutgoingMessage
+from wbengine.engines.worker_based._connections.sender import OutgoingMessage
 from wbengine.engines.worker_based._messages import headers as hd
 from wbengine.engines.worker_based._messages import worker_commands
 from wbengine.patterns import linear_flow, unordered_flow

@@ -15,7 +15,7 @@ from typing import Any, Final
 import pytest
 
 from wbengine.engines.worker_based import ledger as ledgers
-from wbengine.engines.worker_based._connections.outgoing import OutgoingMessage
+from wbengine.engines.worker_based._connections.sender import OutgoingMessage
 from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.engines.worker_based.ledger import _base
 from wbengine.transports import (

@@ -20,7 +20,7 @@ import kombu
 import pytest
 
 from wbengine.engines.worker_based import proxy
-from wbengine.engines.worker_based._connections.outgoing import OutgoingMessage
+from wbengine.engines.worker_based._connections.sender import OutgoingMessage
 from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.transports import _broker as broker
 from wbengine.transports import _filesystem, _redis_wait, resolve

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from wbengine.engines.worker_based._connections.outgoing import DeliveryHooks, OutgoingMessage
+from wbengine.engines.worker_based._connections.sender import DeliveryHooks, OutgoingMessage
 from wbengine.engines.worker_based._messages import envelope as env
 
 

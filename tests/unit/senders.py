@@ -9,8 +9,7 @@ from tests.seams.transports import OwnConnection
 from tests.support import outgoing
 from wbengine import transports
 from wbengine.engines.worker_based._connections import topology
-from wbengine.engines.worker_based._connections.outgoing import OutgoingMessage
-from wbengine.engines.worker_based._connections.sender import Sender
+from wbengine.engines.worker_based._connections.sender import OutgoingMessage, Sender
 from wbengine.engines.worker_based._messages import envelope as env
 
 WAIT = 60.0

@@ -15,7 +15,7 @@ from tests.support.workers import until
 from wbengine.engines.worker_based import dispatcher
 from wbengine.engines.worker_based._connections import consumer_loop
 from wbengine.engines.worker_based._connections import receiver as receivers
-from wbengine.engines.worker_based._connections.outgoing import ECHO, OutgoingMessage
+from wbengine.engines.worker_based._connections.sender import ECHO, OutgoingMessage
 from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.engines.worker_based.proxy import Proxy
 

@@ -18,7 +18,7 @@ from tests.support.workers import until
 from tests.unit.senders import WAIT, Place
 from wbengine import exceptions as exc
 from wbengine.engines.worker_based._connections import sender as senders
-from wbengine.engines.worker_based._connections.outgoing import DeliveryHooks, OutgoingMessage
+from wbengine.engines.worker_based._connections.sender import DeliveryHooks, OutgoingMessage
 from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.transports import _memory
 

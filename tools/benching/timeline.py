@@ -46,7 +46,7 @@ PARTS: dict[str, tuple[str, ...]] = {
         "wbengine._text.json_text:encode",
         f"{_WIRE}._messages.replies:ReplyFactory.succeeded",
         f"{_WIRE}._connections.amqp_confirms:PublisherConfirms.prepare",
-        f"{_WIRE}._connections.outgoing:OutgoingMessage.encode",
+        f"{_WIRE}._connections.sender:OutgoingMessage.encode",
         "wbengine.transports._redis:RedisBroker.publish_with",
     ),
     "decode": (

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from wbengine import transports
-from wbengine.engines.worker_based._connections.outgoing import OutgoingMessage
+from wbengine.engines.worker_based._connections.sender import OutgoingMessage
 from wbengine.engines.worker_based._messages import envelope
 from wbengine.transports._broker import MAX_BATCH_BYTES, Broker, Consumer, Delivery, Frame
 

@@ -23,8 +23,14 @@ from wbengine.engines.worker_based._connections.consumer_loop import (
     BrokerConsumerLoop,
     ConsumerLoop,
 )
-from wbengine.engines.worker_based._connections.outgoing import ECHO, NO_HOOKS, OutgoingMessage
-from wbengine.engines.worker_based._connections.sender import Call, Sender
+from wbengine.engines.worker_based._connections.kombu_connection import KombuSender
+from wbengine.engines.worker_based._connections.sender import (
+    ECHO,
+    NO_HOOKS,
+    Call,
+    OutgoingMessage,
+    Sender,
+)
 from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.engines.worker_based._messages import signing
 
@@ -85,9 +91,12 @@ class Proxy:
         self._topology = topology.Topology(
             self._exchange_name, topic, self._bindings, self._interop, direct=self._is_direct
         )
-        sends = AmqpSender if self._target.amqp else Sender
+        consumes: type[ConsumerLoop] = ConsumerLoop
+        if self._target.is_native:
+            sends, consumes = Sender, BrokerConsumerLoop
+        else:
+            sends = AmqpSender if self._target.amqp else KombuSender
         self._sender = sends(self._target, self._topology, self._exchange_name)
-        consumes = BrokerConsumerLoop if self._target.is_native else ConsumerLoop
         self.consumer: ConsumerLoop = consumes(
             self._target,
             self._topology,

@@ -16,7 +16,7 @@ from amqp import exceptions as amqp_errors
 from wbengine import exceptions as exc
 from wbengine._concurrency.crash_points import crashpoint
 from wbengine.engines.worker_based._connections import sender, topology
-from wbengine.engines.worker_based._connections.outgoing import OutgoingMessage, by_hooks
+from wbengine.engines.worker_based._connections.sender import OutgoingMessage, by_hooks
 from wbengine.transports import _amqp_frames as frames
 
 if TYPE_CHECKING:

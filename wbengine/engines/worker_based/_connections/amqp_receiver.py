@@ -18,8 +18,11 @@ import kombu
 from wbengine import transports
 from wbengine.engines.worker_based._connections import topology
 from wbengine.engines.worker_based._connections.amqp_confirms import ReplyPublisher
-from wbengine.engines.worker_based._connections.prefetcher import KombuPrefetcher
-from wbengine.engines.worker_based._connections.receiver import OWN_TAG, Consume, KombuReceiver
+from wbengine.engines.worker_based._connections.kombu_connection import (
+    KombuPrefetcher,
+    KombuReceiver,
+)
+from wbengine.engines.worker_based._connections.receiver import OWN_TAG, Consume
 from wbengine.transports._amqp_connection import AmqpChannel, AmqpConnection
 from wbengine.transports._amqp_frames import Delivery
 from wbengine.transports._broker import MAX_BATCH_BYTES

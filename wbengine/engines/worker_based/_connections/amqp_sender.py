@@ -19,8 +19,12 @@ from wbengine.engines.worker_based._connections.amqp_confirms import (
     Sent,
     refuses,
 )
-from wbengine.engines.worker_based._connections.outgoing import OutgoingMessage, by_hooks
-from wbengine.engines.worker_based._connections.sender import Sender, call
+from wbengine.engines.worker_based._connections.sender import (
+    OutgoingMessage,
+    Sender,
+    by_hooks,
+    call,
+)
 from wbengine.transports import _reasons
 from wbengine.transports._amqp_connection import AmqpConnection
 

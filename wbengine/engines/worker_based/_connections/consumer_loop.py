@@ -18,18 +18,22 @@ from wbengine._concurrency.crash_points import crashpoint
 from wbengine.engines.worker_based._connections import connecting, topology
 from wbengine.engines.worker_based._connections.amqp_confirms import refuses
 from wbengine.engines.worker_based._connections.amqp_receiver import AmqpPrefetcher, AmqpReceiver
-from wbengine.engines.worker_based._connections.outgoing import DeliveryHooks, OutgoingMessage
-from wbengine.engines.worker_based._connections.prefetcher import (
-    BrokerPrefetcher,
+from wbengine.engines.worker_based._connections.kombu_connection import (
     KombuPrefetcher,
-    Prefetcher,
+    KombuReceiver,
 )
 from wbengine.engines.worker_based._connections.receiver import (
+    BrokerPrefetcher,
     BrokerReceiver,
-    KombuReceiver,
+    Prefetcher,
     Receiver,
 )
-from wbengine.engines.worker_based._connections.sender import DEFERRED_SECONDS, Sender
+from wbengine.engines.worker_based._connections.sender import (
+    DEFERRED_SECONDS,
+    DeliveryHooks,
+    OutgoingMessage,
+    Sender,
+)
 from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.transports import _reasons
 from wbengine.transports._broker import Order

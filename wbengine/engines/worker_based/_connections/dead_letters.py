@@ -15,8 +15,13 @@ from typing import Any, Final
 from wbengine import exceptions as exc
 from wbengine import transports
 from wbengine._logs.repeated_messages import RareWarnings
-from wbengine.engines.worker_based._connections import connecting, sender, topology
-from wbengine.engines.worker_based._connections.outgoing import OutgoingMessage
+from wbengine.engines.worker_based._connections import (
+    connecting,
+    kombu_connection,
+    sender,
+    topology,
+)
+from wbengine.engines.worker_based._connections.sender import OutgoingMessage
 from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.engines.worker_based._messages import requests, signing
 from wbengine.engines.worker_based._messages.requests import Death, RequestMessage
@@ -132,7 +137,7 @@ class DeadLetters:
         return connecting.translated(self._connection, self._target, queue)
 
     def _publish(self, envelope: env.Envelope) -> bool:
-        kind = sender.BrokerWriter if self._target.is_native else sender.KombuWriter
+        kind = sender.BrokerWriter if self._target.is_native else kombu_connection.KombuWriter
         writer: Any = kind(self._connection, self._layout)
         message = OutgoingMessage(envelope)
         writer.encode(message)

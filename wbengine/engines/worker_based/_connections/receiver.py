@@ -10,14 +10,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-import kombu
-
 from wbengine import exceptions as exc
 from wbengine import transports
-from wbengine.engines.worker_based._connections import connecting, prefetcher, topology
-from wbengine.engines.worker_based._connections.outgoing import DeliveryHooks, OutgoingMessage
+from wbengine.engines.worker_based._connections import topology
+from wbengine.engines.worker_based._connections.sender import DeliveryHooks, OutgoingMessage
 from wbengine.engines.worker_based._messages import envelope as env
-from wbengine.transports import _safe_message
 from wbengine.transports._broker import Broker, Consumer
 
 if TYPE_CHECKING:
@@ -45,6 +42,137 @@ PING: Final = "WBE_PING"
 Consume = Callable[[Any], None]
 
 
+class Echo:
+    """Detects a consumer that no longer receives, by means of messages that it sends to itself.
+
+    The owner publishes these messages and reports received ones. All times are on the same
+    monotonic clock.
+    """
+
+    def __init__(self, quiet: float, grace: float, now: float) -> None:
+        self._quiet = quiet
+        self._grace = grace
+        self.last_message_at = self._last_check = now
+        self._is_pinging = False
+        self._pinged_at: float | None = None
+
+    def record_message(self, now: float) -> None:
+        self.last_message_at = now
+        self._is_pinging = False
+        self._pinged_at = None
+
+    def record_ping(self, now: float) -> None:
+        if self._is_pinging:
+            self._pinged_at = now
+
+    def begins_ping(self, now: float) -> bool:
+        """Return whether an echo message must be published now; True once per silence."""
+        if self._is_pinging or now - self.last_message_at < self._quiet:
+            return False
+        self._is_pinging = True
+        return True
+
+    def is_deaf(self, now: float) -> bool:
+        """Return whether the echo message is overdue. Call this after each read.
+
+        If the calls themselves are late, nothing is overdue: messages may be unread.
+        """
+        late, self._last_check = now - self._last_check > self._grace / 2, now
+        if self._pinged_at is None:
+            return False
+        if late:
+            self._pinged_at = now
+        return now - self._pinged_at > self._grace
+
+    def next_due(self) -> float:
+        if self._is_pinging:
+            return self._last_check + self._grace / 4
+        return self.last_message_at + self._quiet
+
+
+class Prefetcher(abc.ABC):
+    """The requests of a process, over all of its connections.
+
+    `held` are the requests that were passed on and not completed. Each uses a slot, even after
+    the loss of its connection or an early acknowledgement. `slots` = 0: no limit.
+
+    Call methods only in the consumer's thread; any thread may read and change `held`.
+    """
+
+    def __init__(self, queues: Sequence[str], slots: int) -> None:
+        self.queues = tuple(queues)
+        self.slots = slots
+        self.open = True
+        self.channel: Any = None
+        #: Arrival time of each request, oldest first.
+        self.held: dict[Any, float] = {}
+
+    def end(self) -> None:
+        self.channel = None
+
+    def pause(self) -> None:
+        """Stop consuming. Messages that were delivered before are still passed on."""
+        self.open = False
+        self._cancel()
+
+    def resume(self) -> None:
+        self.open = True
+        self.adjust()
+
+    def adjust(self) -> None:
+        """Consume as many requests as there are free slots."""
+        if self.channel is None or not self.open:
+            return
+        # The channel counts only its own unacknowledged messages.
+        room = self.slots - self._uncounted()
+        if self.slots and room <= 0:
+            self._cancel()  # For the channel, 0 means no limit.
+        else:
+            self._take(max(0, room))
+
+    @abc.abstractmethod
+    def _take(self, max_requests: int) -> None:
+        """Consume at most this number of unacknowledged requests (0: no limit)."""
+
+    @abc.abstractmethod
+    def _cancel(self) -> None:
+        """Stop consuming until the next `_take`."""
+
+    def _uncounted(self) -> int:
+        return sum(message.channel is not self.channel for message in tuple(self.held))
+
+    def is_on_channel(self, message: Any) -> bool:
+        return message.channel is self.channel
+
+    def admits(self, message: Any) -> bool:
+        """Return whether a delivered message may be passed on; else it is requeued."""
+        return self.open
+
+    def free(self, message: Any) -> None:
+        if self.held.pop(message, None) is not None and not self.is_on_channel(message):
+            self.adjust()
+
+
+class BrokerPrefetcher(Prefetcher):
+    """The prefetcher for a broker of wbengine, which serves queues in order."""
+
+    channel: Consumer | None
+
+    def begin(self, broker: Broker, callback: Callable[[Any], None]) -> None:
+        """Consume on a connection; `callback(message)` receives each request."""
+        if self.queues:
+            self.channel = Consumer(broker, callback)
+            self.adjust()
+
+    def _take(self, max_requests: int) -> None:
+        assert self.channel is not None
+        self.channel.consume(self.queues, max_requests)
+
+    def _cancel(self) -> None:
+        if self.channel is not None:
+            self.channel.cancel()
+
+
 class Receiver(abc.ABC):
     """Consumes the private queue and shared queues on one connection. Not thread-safe.
 
@@ -63,7 +191,7 @@ class Receiver(abc.ABC):
     ) -> None:
         self._layout = layout
         self._refused = refused
-        self._echo: connecting.Echo | None = None
+        self._echo: Echo | None = None
         self._can_fall_silent = not target.is_local
         self._send: Callable[[OutgoingMessage], None] = _cannot_send
         self._declare_due = 0.0
@@ -82,7 +210,7 @@ class Receiver(abc.ABC):
         """Declare queues and consume. `send` publishes; from `replies_from`, `replies` does too."""
         self._send = send
         if self._can_fall_silent:
-            self._echo = connecting.Echo(ECHO_AFTER_SECONDS, DEAF_AFTER_SECONDS, time.monotonic())
+            self._echo = Echo(ECHO_AFTER_SECONDS, DEAF_AFTER_SECONDS, time.monotonic())
         self._begin(self._recording(on_own), self._recording(on_work), replies_from)
         self._set_due(time.monotonic())
 
@@ -157,7 +285,7 @@ class Receiver(abc.ABC):
         if self._must_declare:
             self.due = min(self.due, self._declared + DECLARE_PAUSE_SECONDS)
 
-    def _check_echo(self, echo: connecting.Echo, now: float) -> None:
+    def _check_echo(self, echo: Echo, now: float) -> None:
         if echo.begins_ping(now):
             ping = env.Envelope(PING, {}, routing_key=self._layout.topic)
             self._send(OutgoingMessage(ping, _Pinging(echo)))
@@ -192,7 +320,7 @@ class BrokerReceiver(Receiver):
         broker: Broker,
         target: transports.Target,
         layout: topology.Topology,
-        work: prefetcher.BrokerPrefetcher,
+        work: BrokerPrefetcher,
         refused: Counter[str],
     ) -> None:
         super().__init__(target, layout, refused)
@@ -230,60 +358,10 @@ class BrokerReceiver(Receiver):
         self._work.end()
 
 
-class KombuReceiver(Receiver):
-    def __init__(
-        self,
-        connection: kombu.Connection,
-        target: transports.Target,
-        layout: topology.Topology,
-        work: prefetcher.KombuPrefetcher,
-        refused: Counter[str],
-    ) -> None:
-        super().__init__(target, layout, refused)
-        self._connection = connection
-        self._work = work
-        self._own: Any = None
-        self._consumer: Any = None
-
-    def _begin(self, on_own: Consume, on_work: Consume, replies_from: float) -> None:
-        self.channel = _safe_message.channel_of(self._connection)
-        self._own = self._layout.declare_own(self.channel)
-        queues = [self._own, *self._layout.declare_common(self.channel)]
-        self._consumer = kombu.Consumer(self.channel, queues, on_message=on_own, auto_declare=False)
-        self._consumer.consume()
-        self._work.begin(self._connection, self._layout, on_work)
-        self.wake = getattr(self._connection.transport, "wake", None)
-
-    def _declare(self) -> None:
-        self._own = self._layout.declare_own(self.channel)
-        self._layout.declare_common(self.channel)
-        self._work.declare()
-
-    def run_due(self, now: float) -> None:
-        super().run_due(now)
-        if self._work.queues:
-            self._work.run_due(now)
-
-    def drain(self, timeout: float) -> None:
-        self._connection.drain_events(timeout=timeout)
-
-    def _stop(self) -> None:
-        self._consumer.cancel()
-
-    def end(self, remove: bool) -> None:
-        self._work.pause()
-        self._stop()
-        if remove and not self._layout.interop:
-            self._own.delete()
-
-    def close(self) -> None:
-        self._work.end()
-
-
 class _Pinging(DeliveryHooks):
     mandatory = True
 
-    def __init__(self, echo: connecting.Echo) -> None:
+    def __init__(self, echo: Echo) -> None:
         self._echo = echo
 
     def sent(self, messages: Sequence[OutgoingMessage]) -> None:

@@ -1,4 +1,4 @@
-"""The queue of outgoing messages of a process, and the connection that publishes them."""
+"""Outgoing messages of a process: their queue, hooks, and the connection that publishes them."""
 
 from __future__ import annotations
 
@@ -9,19 +9,16 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final
-
-import kombu
+from typing import Any, ClassVar, Final
 
 from wbengine import exceptions as exc
 from wbengine import transports
 from wbengine._concurrency import conditions, threads
 from wbengine._concurrency.crash_points import crashpoint
 from wbengine.engines.worker_based._connections import connecting, topology
-from wbengine.engines.worker_based._connections.outgoing import OutgoingMessage, by_hooks
 from wbengine.engines.worker_based._messages import envelope as env
-from wbengine.transports import _reasons
-from wbengine.transports._broker import Broker
+from wbengine.transports import _encoding, _reasons
+from wbengine.transports._broker import Broker, Frame
 
 LOG = logging.getLogger(__name__)
 
@@ -42,6 +39,101 @@ RETRY_PAUSE_SECONDS: Final = 0.25
 
 #: Errors of the broker or the ledger, not of the message.
 _SERVICE_ERRORS: Final = (exc.TransportFailure, exc.LedgerFailure)
+
+
+class DeliveryHooks:
+    """Actions before and after publishing messages of one kind.
+
+    The publishing thread calls the methods with all messages of a batch.
+    """
+
+    #: Whether the broker must report messages without a queue (`unrouted`).
+    mandatory: ClassVar[bool] = False
+
+    #: Whether the hooks publish the messages with `write`; only with brokers of wbengine.
+    writes: ClassVar[bool] = False
+
+    def write(self, broker: Broker, messages: Sequence[OutgoingMessage]) -> Iterable[bool]:
+        """Publish encoded messages; return for each, in order, whether it had a queue."""
+        raise NotImplementedError
+
+    @property
+    def repeats(self) -> bool:
+        """Whether messages that may have been lost with a connection are published again.
+
+        If not, `uncertain` is called.
+        """
+        return True
+
+    def prepare(self, messages: Sequence[OutgoingMessage]) -> None:
+        """Prepare messages for publishing; set `withdrawn` of messages not to publish.
+
+        After an error of the connection or the ledger, this is called again. Any other error fails
+        all of the messages.
+        """
+
+    def sent(self, messages: Sequence[OutgoingMessage]) -> None:
+        """Handle messages that are published, and confirmed if the broker confirms."""
+
+    def failed(self, message: OutgoingMessage, error: BaseException) -> None:
+        """Handle a message that can never be published."""
+
+    def unrouted(self, message: OutgoingMessage) -> None:
+        """Handle a message without a queue, if `mandatory`."""
+        self.sent((message,))
+
+    def uncertain(self, message: OutgoingMessage) -> None:
+        """Handle a message whose connection was lost before the broker confirmed it."""
+
+
+class _Echo(DeliveryHooks):
+    mandatory = True
+
+    def unrouted(self, message: OutgoingMessage) -> None:
+        """Do nothing: see `Sender.on_missing_queue`."""
+
+
+#: Hooks without actions, and hooks of messages that a process sends to itself.
+NO_HOOKS, ECHO = DeliveryHooks(), _Echo()
+
+
+class OutgoingMessage(Frame):
+    """A message in the queue of a sender.
+
+    `correlation` identifies it for its hooks. A `withdrawn` message is skipped, unless it is too
+    late. `sent` is True after the message has left the sender.
+    """
+
+    __slots__ = ("correlation", "envelope", "hooks", "sent", "withdrawn")
+
+    def __init__(
+        self, envelope: env.Envelope, hooks: DeliveryHooks = NO_HOOKS, correlation: Any = None
+    ) -> None:
+        self.envelope = envelope
+        self.hooks = hooks
+        self.correlation = correlation
+        self.sent = self.withdrawn = False
+
+    def encode(self, exchange: str, labels: bool) -> None:
+        """Encode the message for a broker of wbengine. `labels`: see `Broker.labels`.
+
+        :raises TooLarge: if it exceeds 64 MiB.
+        :raises ValueError, TypeError: if a header cannot be encoded as JSON.
+        """
+        envelope = self.envelope
+        self.exchange, self.routing_key = exchange, envelope.routing_key
+        self.priority = envelope.priority
+        self.head, self.body = _encoding.head_of(envelope, exchange), envelope.encoded
+        if labels:
+            self.head = _encoding.label(self.head, envelope.headers, envelope.correlation_id)
+
+    @property
+    def body_size(self) -> int:
+        """Bytes of the body; 0 if it cannot be encoded: publishing then fails."""
+        try:
+            return len(self.envelope.encoded)
+        except Exception:
+            return 0
 
 
 class ReconnectLoop:
@@ -294,10 +386,12 @@ class Sender:
 
     # Methods for the sender's thread.
 
+    def _writer_of(self, connection: Any) -> Any:
+        return BrokerWriter(connection, self._layout)
+
     def _use(self, connection: Any) -> None:
         """Publish on a connection until it is lost or the sender is closed."""
-        kind = BrokerWriter if self._target.is_native else KombuWriter
-        writer = kind(connection, self._layout)
+        writer = self._writer_of(connection)
         with self._lock:
             self._writer, self._connection_error = writer, None
         try:
@@ -492,49 +586,16 @@ class BrokerWriter:
         return self.broker.publish_many(messages)
 
 
-class KombuWriter:
-    """Publishes with kombu's producer, one message at a time."""
-
-    together = False
-
-    def __init__(self, connection: kombu.Connection, layout: topology.Topology) -> None:
-        self._channel = connection.channel()
-        self._layout = layout
-        exchange = layout.declare_exchange(self._channel)
-        self._producer = kombu.Producer(self._channel, exchange=exchange, auto_declare=False)
-        self._peers = topology.PeerQueues(layout, amqp=False)
-
-    def encode(self, message: OutgoingMessage) -> None:
-        """Do nothing: kombu encodes the message."""
-
-    def write(self, messages: Sequence[OutgoingMessage]) -> Iterator[bool]:
-        for message in messages:
-            self._publish(message.envelope)
-            yield True  # kombu does not report missing queues.
-
-    def _publish(self, envelope: env.Envelope) -> None:
-        keys: Iterable[str] = (envelope.routing_key,)
-        if self._layout.direct:
-            now = time.monotonic()
-            keys = self._layout.queues_of(self._channel, envelope.routing_key, now)
-        self._peers.declare(self._channel, envelope)
-        headers = envelope.signed_headers
-        for key in keys:
-            self._producer.publish(
-                envelope.encoded,
-                routing_key=key,
-                content_type="application/json",
-                content_encoding="utf-8",
-                type=envelope.type,
-                correlation_id=envelope.correlation_id,
-                reply_to=envelope.reply_to,
-                headers=headers,
-                priority=envelope.priority,
-            )
-
-
 def _nothing() -> None:
     return None
+
+
+def by_hooks(messages: Iterable[OutgoingMessage]) -> dict[DeliveryHooks, list[OutgoingMessage]]:
+    groups: dict[DeliveryHooks, list[OutgoingMessage]] = {}
+    for message in messages:
+        if message.hooks is not NO_HOOKS:
+            groups.setdefault(message.hooks, []).append(message)
+    return groups
 
 
 def _writes(message: OutgoingMessage) -> bool:

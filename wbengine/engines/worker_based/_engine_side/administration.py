@@ -15,7 +15,7 @@ from typing import Any
 from wbengine._concurrency import conditions
 from wbengine._concurrency.clocks import SYSTEM
 from wbengine._introspection import object_names
-from wbengine.engines.worker_based._connections.outgoing import OutgoingMessage
+from wbengine.engines.worker_based._connections.sender import OutgoingMessage
 from wbengine.engines.worker_based._discovery import finder as finders
 from wbengine.engines.worker_based._discovery import snapshots
 from wbengine.engines.worker_based._engine_side.locked_tracker import LockedTracker

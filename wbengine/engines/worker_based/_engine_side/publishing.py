@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from wbengine._concurrency.clocks import SYSTEM
-from wbengine.engines.worker_based._connections.outgoing import DeliveryHooks, OutgoingMessage
+from wbengine.engines.worker_based._connections.sender import DeliveryHooks, OutgoingMessage
 from wbengine.engines.worker_based._engine_side.ledger_operations import LedgerWriter
 from wbengine.engines.worker_based._engine_side.locked_tracker import FlowGuards, LockedTracker
 from wbengine.engines.worker_based._requests import effects as fx

@@ -15,7 +15,7 @@ from wbengine._concurrency.clocks import SYSTEM
 from wbengine.engines.worker_based import dispatcher
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based._connections import consumer_loop, dead_letters
-from wbengine.engines.worker_based._connections.outgoing import OutgoingMessage
+from wbengine.engines.worker_based._connections.sender import OutgoingMessage
 from wbengine.engines.worker_based._discovery.finder import ProxyWorkerFinder
 from wbengine.engines.worker_based._discovery.roster import TopicWorker
 from wbengine.engines.worker_based._engine_side.ledger_operations import LedgerWriter

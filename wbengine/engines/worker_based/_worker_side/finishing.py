@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from wbengine import exceptions as exc
 from wbengine._concurrency.crash_points import crashpoint
-from wbengine.engines.worker_based._connections.outgoing import DeliveryHooks, OutgoingMessage
+from wbengine.engines.worker_based._connections.sender import DeliveryHooks, OutgoingMessage
 from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.engines.worker_based._worker_side import server_effects as fx
 from wbengine.engines.worker_based._worker_side.jobs import Job

@@ -18,7 +18,7 @@ from wbengine._concurrency import conditions
 from wbengine._concurrency.crash_points import crashpoint
 from wbengine.engines.worker_based import dispatcher, endpoint, proxy
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based._connections.outgoing import OutgoingMessage
+from wbengine.engines.worker_based._connections.sender import OutgoingMessage
 from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.engines.worker_based._messages import notices, requests, worker_commands
 from wbengine.engines.worker_based._worker_side import heartbeat, reporting
