@@ -19,7 +19,7 @@ from wbengine._calls import invocation
 from wbengine._concurrency.clocks import Clock
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based import types
-from wbengine.engines.worker_based._discovery import notify_schedule, reception, roster
+from wbengine.engines.worker_based._discovery import finder, notify_schedule, roster
 from wbengine.engines.worker_based._engine_side import ledger_operations
 from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.engines.worker_based._messages import worker_commands
@@ -746,7 +746,7 @@ DEFECTS: Final[dict[str, tuple[tuple[Any, str, Callable[[Any], Any]], ...]]] = {
     "every-end-counts": ((reply_matching.ReplyMatcher, "refusal", _late_failure),),
     "silence-counts-always": (
         (types.ProxyWorkerFinder, "_restart_grace", _no_grace),
-        (reception.Reception, "is_interrupted", _never_interrupted),
+        (finder.Reception, "is_interrupted", _never_interrupted),
     ),
     "beats-cost-all": ((tracker.RequestTracker, "on_heartbeat", _looks_at_all),),
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wbengine.engines.worker_based._discovery.reception import Reception
+from wbengine.engines.worker_based._discovery.finder import Reception
 
 
 def test_time_without_reception_is_counted_once() -> None:
