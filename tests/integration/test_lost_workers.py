@@ -267,7 +267,7 @@ def test_hundred_engines_share_one_executor() -> None:
     assert sorted(failed) == list(range(3, 100, 10))
     assert len(executor._tracker.requests) == 0
     # The executor stops when its last engine has ended.
-    assert executor._life_cycle._thread is None and executor._life_cycle._users == 0
+    assert executor._thread is None and executor._users == 0
 
 
 def test_failed_drop_of_ledger_row_is_retried() -> None:

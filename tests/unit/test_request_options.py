@@ -165,4 +165,4 @@ def test_invalid_wait_for_workers_arguments_are_rejected(
     desk = executors.WorkerTaskExecutor("desk", "default", url="memory://terms")
     with pytest.raises(kind, match=words):
         desk.wait_for_workers(*wait)
-    assert not desk._life_cycle._is_kept, "it was not started for that"
+    assert not desk._is_kept, "it was not started for that"

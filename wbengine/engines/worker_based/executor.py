@@ -6,8 +6,7 @@ threads of the engines. Its parts are in `engine_side`:
 - `locked_tracker`: the state of all requests, with the lock of the executor;
 - `tracker_events`: messages of workers, times, and the effects of the tracker;
 - `publishing`, `ledger_operations`: messages and rows of requests;
-- `start_and_stop`: start and stop;
-- `administration`: for programs and commands that inspect or control workers and requests.
+- `administration`: methods that inspect or control workers and requests.
 """
 
 from __future__ import annotations
@@ -15,31 +14,38 @@ from __future__ import annotations
 import functools
 import logging
 import queue
+import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from wbengine import exceptions as exc
 from wbengine._calls import invocation
+from wbengine._concurrency import conditions, forks, threads
 from wbengine._concurrency.clocks import SYSTEM
 from wbengine._introspection import object_names
 from wbengine._security import keys as key_files
 from wbengine.engines.worker_based import ledger as ledgers
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based import proxy
-from wbengine.engines.worker_based._connections import queue_counts, topology
+from wbengine.engines.worker_based._connections import (
+    connecting,
+    consumer_loop,
+    queue_counts,
+    topology,
+)
 from wbengine.engines.worker_based._discovery import finder, snapshots
-from wbengine.engines.worker_based._engine_side.administration import Administration, Pings, Pong
+from wbengine.engines.worker_based._discovery.clock_differences import Clocks
+from wbengine.engines.worker_based._engine_side.administration import Administration, Pings
 from wbengine.engines.worker_based._engine_side.ledger_operations import LedgerWriter
 from wbengine.engines.worker_based._engine_side.locked_tracker import FlowGuards, LockedTracker
-from wbengine.engines.worker_based._engine_side.start_and_stop import LifeCycle
 from wbengine.engines.worker_based._engine_side.tracker_events import TrackerEvents
 from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.engines.worker_based._messages import signing
 from wbengine.engines.worker_based._requests import effects as fx
 from wbengine.engines.worker_based._requests.options import RequestOptions
 from wbengine.engines.worker_based._requests.request_state import TrackedRequest
-from wbengine.engines.worker_based._requests.tracker import Observer, RequestTracker
+from wbengine.engines.worker_based._requests.tracker import RequestTracker
 from wbengine.engines.worker_based.ledger._base import Fence
 from wbengine.types import failure as ft
 
@@ -50,11 +56,14 @@ LOG = logging.getLogger(__name__)
 RequestSnapshot = snapshots.RequestSnapshot
 WorkerSnapshot = snapshots.WorkerSnapshot
 
+#: Maximum seconds that `stop` waits for publishing.
+FLUSH_TIMEOUT_SECONDS: Final = 5.0
+
 #: Failures of requests that no worker received.
 _NEVER_SENT_ERRORS: Final = (exc.NeverStarted, exc.NotEncodable, exc.TooLarge)
 
 
-class WorkerTaskExecutor(invocation.TaskExecutor):
+class WorkerTaskExecutor(Administration, invocation.TaskExecutor):
     """Runs tasks on remote workers.
 
     Several engines may use one executor. It runs while any of them runs, or from `start` until
@@ -93,9 +102,11 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         self._interop = topology.check_interop_options(interop, topics, ledger)
         topology.check_no_keys(interop, keys)
         expiry = worker_expiry if worker_expiry and worker_expiry > 0 else None
-        pings = Pings()
+        self._pings = Pings()
         self._guards = FlowGuards()
-        self._events = TrackerEvents(exchange, self._interop, self._guards, pings.record_reply)
+        self._events = TrackerEvents(
+            exchange, self._interop, self._guards, self._pings.record_reply
+        )
         self._proxy = proxy.Proxy(
             uuid,
             exchange,
@@ -137,19 +148,14 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         self._requests = LockedTracker(self._tracker, self._events.perform)
         self._writer = LedgerWriter(expiry, self._requests, self._guards)
         self._events.connect(self._requests, self._proxy, self._finder, self._writer)
-        self._life_cycle = LifeCycle(
-            self._requests,
-            self._events,
-            self._proxy,
-            self._finder,
-            self._writer,
-            self._guards,
-            ledger=self._ledger_place,
-            result_ttl=self._options.result_ttl,
-        )
-        self._administration = Administration(
-            self._requests, self._proxy, self._finder, pings, self._interop, self._life_cycle.start
-        )
+        self._thread: threading.Thread | None = None
+        # The process of this thread.
+        self._pid = 0
+        self._stopping = False
+        # Number of engines that use the executor, and whether it runs without any.
+        self._users = 0
+        self._is_kept = False
+        self._users_lock = threading.RLock()
 
     @property
     def signer(self) -> signing.Signer | None:
@@ -195,6 +201,22 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
 
     # Life cycle.
 
+    def _check_process(self) -> None:
+        """Check that this process is not a fork: it has no threads, and shares the connections.
+
+        :raises InvalidState: if the executor was started before a fork.
+        """
+        if self._is_inherited:
+            raise exc.InvalidState(
+                f"this executor was started in process {self._pid}, and cannot be used in its fork"
+                f" {forks.current_pid}: create an executor after the fork"
+            )
+
+    @property
+    def _is_inherited(self) -> bool:
+        """Whether a parent of this process has started the executor."""
+        return self._thread is not None and self._pid != forks.current_pid
+
     def start(self) -> None:
         """Start the threads for the broker; they run until `stop`.
 
@@ -202,25 +224,107 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         :raises LedgerFailure: if the ledger cannot be reached.
         :raises InvalidState: if the executor was started before this process was forked.
         """
-        self._life_cycle.start()
+        self._check_process()
+        self._is_kept = True
+        self._start()
 
     def attach(self) -> None:
         """Add an engine; start the executor if it does not run.
 
         :raises TransportFailure, LedgerFailure, InvalidState: see `start`; then no engine is added.
         """
-        self._life_cycle.attach()
+        self._check_process()
+        with self._users_lock:
+            self._start()
+            self._users += 1
 
     def detach(self) -> None:
         """Remove an engine; with the last one, stop the executor unless `start` was called."""
-        self._life_cycle.detach()
+        if self._is_inherited:
+            return
+        with self._users_lock:
+            self._users -= 1
+            if not (self._users or self._is_kept):
+                self.stop()
+
+    def _start(self) -> None:
+        if self._stopping:  # An interrupt ended an earlier `stop` early.
+            self.stop()
+        try:
+            with self._requests.lock:
+                if self._thread is None:
+                    self._begin()
+            self._proxy.wait()
+        except BaseException:
+            self.stop()
+            raise
+
+    def _begin(self) -> None:
+        tracker, target = self._tracker, self._proxy.target
+        tracker.reopen()
+        if self._proxy.consumer.has_ended:
+            self._proxy.renew(self._finder.uuid)
+        ledger = connecting.call_with_retries(
+            lambda: ledgers.choose(self._ledger_place, target, result_ttl=self._options.result_ttl),
+            target.retry,
+            conditions.Event(),
+            within=consumer_loop.CONNECT_TIMEOUT_SECONDS,
+            on_failure=connecting.log_reasons("cannot open the ledger (%s), retrying"),
+        )
+        target.rows.ledger = ledger
+        broker_opens = ledger is not None and target.has_rows
+        self._writer.use(ledger, self._proxy.signer, broker_opens=broker_opens)
+        tracker.use_ledger(ledger.digest if ledger is not None else None)
+        tracker.separate_ledger = ledger is not None and not target.has_rows
+        # Without a ledger, the clocks of the hosts are compared.
+        self._finder.clocks = Clocks(self._finder.outage_seconds) if ledger is None else None
+        thread = threads.Thread(
+            target=self._serve, name=f"wbengine-executor-{self._finder.uuid}", daemon=True
+        )
+        self._pid = forks.current_pid
+        try:
+            thread.start()
+        finally:  # also after an interrupt
+            self._thread = None if thread.ident is None else thread
+
+    def _serve(self) -> None:
+        try:
+            self._proxy.start()
+        except exc.TransportFailure:
+            pass  # `Proxy.wait` raises it in the thread that called `start`.
+        except BaseException:
+            LOG.exception("the connection of the executor ended with an error")
+        finally:
+            with self._requests.lock:
+                effects = self._tracker.close("its executor stopped", kept_flows=self._guards.flows)
+            self._requests.apply(effects)
 
     def stop(self) -> None:
         """Publish queued messages, fail unfinished requests, and disconnect.
 
         After an interrupt (Ctrl-C), call this again to complete it.
         """
-        self._life_cycle.stop()
+        if self._is_inherited:
+            return
+        self._is_kept = False
+        with self._requests.lock:
+            thread = self._thread
+        if thread is None:
+            return
+        self._stopping = True
+        self._proxy.consumer.keeps_queue = not (
+            self._guards.reads_replies() or self._proxy.target.is_native
+        )
+        self._proxy.stop(FLUSH_TIMEOUT_SECONDS)
+        if thread is not threading.current_thread():
+            thread.join()
+        self._writer.close()
+        with self._requests.lock:
+            if self._thread is not thread:
+                return  # Another call has stopped it.
+            self._thread = None
+        self._stopping = self._guards.disowned = False
+        self._events.reset()
 
     # Earlier and later runs.
 
@@ -235,7 +339,16 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         Return False, without effect, if this executor is started, or if the queue of a dead
         executor is deleted with it.
         """
-        return self.inheritable and self._life_cycle.take_name(uuid)
+        if not self.inheritable:
+            return False
+        self._check_process()
+        with self._requests.lock:
+            if self._thread is not None:
+                return False
+            self._finder.uuid = uuid
+            self._tracker.inherit(uuid)
+            self._proxy.renew(uuid)
+        return True
 
     def expect(self, flow: str, used: Mapping[str, str]) -> None:
         """Set the ledgers that earlier runs of a flow used.
@@ -285,7 +398,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
 
     def unguard(self, flow: str) -> None:
         """Remove the check and the ledgers of a flow whose run has ended."""
-        if self._life_cycle.is_inherited:  # A thread of the parent may have held the lock.
+        if self._is_inherited:  # A thread of the parent may have held the lock.
             return
         self._guards.remove(flow)
         with self._requests.lock:
@@ -303,7 +416,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
     def submit_many(
         self, invocations: Iterable[invocation.Invocation], done: invocation.Done
     ) -> None:
-        self._life_cycle.check_process()
+        self._check_process()
         now = SYSTEM.monotonic()
         last: fx.Dispatch | None = None
         try:
@@ -406,7 +519,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
             self._guards.disowned = flow is None
             _release_waiters(forgotten)
 
-    # State, snapshots and commands for workers.
+    # State.
 
     @property
     def system(self) -> str:
@@ -417,70 +530,6 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
     def reports_times(self) -> bool:
         """Whether its workers report start and end times of tasks: TaskFlow's do not."""
         return self._interop is None
-
-    def add_observer(self, observer: Observer) -> None:
-        """Add an observer of published and completed requests. Idempotent."""
-        self._administration.add_observer(observer)
-
-    def remove_observer(self, observer: Observer) -> None:
-        """Remove an observer. Idempotent."""
-        self._administration.remove_observer(observer)
-
-    @property
-    def ignored(self) -> dict[str, int]:
-        """Number of dropped replies by reason.
-
-        Reasons: late (the request had ended), duplicate, reordered (RUNNING after a later reply),
-        old_epoch, unknown, unexpected, unreadable, misaddressed, untrusted (any message without a
-        valid signature).
-        """
-        return self._administration.ignored()
-
-    def unserved(self) -> dict[str, int]:
-        """Return the number of requests that no known worker can run, by class of the task."""
-        return self._administration.unserved()
-
-    def workers(self) -> list[snapshots.WorkerSnapshot]:
-        """Return the known worker processes, in the order of their first announcements."""
-        return self._administration.workers()
-
-    def wait_for_workers(self, workers: int = 1, timeout: float | None = None) -> int:
-        """Start if necessary, and wait until `workers` processes are known.
-
-        :returns: the number of processes that are missing after `timeout` seconds.
-        :raises ValueError: if `workers` is less than 1.
-        :raises TypeError: if `workers` is not an integer, or `timeout` is not a number.
-        """
-        return self._administration.wait_for_workers(workers, timeout)
-
-    def ping(self, workers: Iterable[str] | None = None, timeout: float = 2.0) -> dict[str, Pong]:
-        """Ping workers (by their identities; None: all known workers). Start if necessary.
-
-        :returns: the replies that arrived within `timeout` seconds.
-        :raises ValueError: if an identity is not valid, or the workers are TaskFlow's.
-        """
-        return self._administration.ping(workers, timeout)
-
-    def requests(self, state: str | None = None) -> list[snapshots.RequestSnapshot]:
-        """Return the requests of all engines that use this executor, oldest first.
-
-        The states are 'deferred' (not due yet, or without a known worker), 'queued', 'started',
-        'finished' and 'failed'. Only the newest finished and failed requests are kept.
-
-        :param state: return only the requests in this state.
-        :raises ValueError: if the state is unknown.
-        """
-        return self._administration.requests(state)
-
-    def control(self, what: str, worker: str | None = None) -> None:
-        """Send 'suspend', 'resume', 'drain' or 'stop' to one worker (by its identity), or to all.
-
-        This does not wait for the workers. Workers that are not running never receive it.
-
-        :raises ValueError: if the command or the identity is not valid, or the workers are
-            TaskFlow's.
-        """
-        self._administration.control(what, worker)
 
 
 class _CountedDone:

@@ -5,10 +5,11 @@ Any thread may call it. Replies to pings arrive in the consumer's thread.
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import itertools
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,62 +91,75 @@ def _pong(round: _Round, reported_time: Any) -> Pong:
     return Pong(seconds, reported_time - (round.wall + seconds / 2))
 
 
-class Administration:
-    """Implements the methods of `WorkerTaskExecutor` with the same names.
+class Administration(abc.ABC):
+    """The methods of an executor that inspect or control its workers and requests."""
 
-    :param pings: receives the replies to pings.
-    :param start: starts the executor, if it is not started.
-    """
+    _requests: LockedTracker
+    _proxy: Proxy
+    _finder: finders.ProxyWorkerFinder
+    #: Receives the replies to pings.
+    _pings: Pings
+    _interop: str | None
 
-    def __init__(
-        self,
-        requests: LockedTracker,
-        proxy: Proxy,
-        finder: finders.ProxyWorkerFinder,
-        pings: Pings,
-        interop: str | None,
-        start: Callable[[], None],
-    ) -> None:
-        self._requests = requests
-        self._proxy = proxy
-        self._finder = finder
-        self._pings = pings
-        self._interop = interop
-        self._start = start
+    @abc.abstractmethod
+    def start(self) -> None:
+        """Start the executor, if it is not started."""
 
     def add_observer(self, observer: Observer) -> None:
+        """Add an observer of published and completed requests. Idempotent."""
         tracker = self._requests.tracker
         with self._requests.lock:
             if observer not in tracker.observers:
                 tracker.observers = (*tracker.observers, observer)
 
     def remove_observer(self, observer: Observer) -> None:
+        """Remove an observer. Idempotent."""
         tracker = self._requests.tracker
         with self._requests.lock:
             tracker.observers = tuple(each for each in tracker.observers if each is not observer)
 
+    @property
     def ignored(self) -> dict[str, int]:
+        """Number of dropped replies by reason.
+
+        Reasons: late (the request had ended), duplicate, reordered (RUNNING after a later reply),
+        old_epoch, unknown, unexpected, unreadable, misaddressed, untrusted (any message without a
+        valid signature).
+        """
         with self._requests.lock:
             return {**self._requests.tracker.ignored, **self._proxy.untrusted}
 
     def unserved(self) -> dict[str, int]:
+        """Return the number of requests that no known worker can run, by class of the task."""
         with self._requests.lock:
             return self._requests.tracker.unserved()
 
     def workers(self) -> list[snapshots.WorkerSnapshot]:
+        """Return the known worker processes, in the order of their first announcements."""
         return snapshots.of_workers(self._finder.workers(), SYSTEM.monotonic(), SYSTEM.time())
 
-    def wait_for_workers(self, workers: int, timeout: float | None) -> int:
+    def wait_for_workers(self, workers: int = 1, timeout: float | None = None) -> int:
+        """Start if necessary, and wait until `workers` processes are known.
+
+        :returns: the number of processes that are missing after `timeout` seconds.
+        :raises ValueError: if `workers` is less than 1.
+        :raises TypeError: if `workers` is not an integer, or `timeout` is not a number.
+        """
         finders.check_wait(workers, timeout)
-        self._start()
+        self.start()
         return self._finder.wait_for_workers(workers, timeout)
 
-    def ping(self, workers: Iterable[str] | None, timeout: float) -> dict[str, Pong]:
+    def ping(self, workers: Iterable[str] | None = None, timeout: float = 2.0) -> dict[str, Pong]:
+        """Ping workers (by their identities; None: all known workers). Start if necessary.
+
+        :returns: the replies that arrived within `timeout` seconds.
+        :raises ValueError: if an identity is not valid, or the workers are TaskFlow's.
+        """
         if self._interop is not None:
             raise ValueError(
                 f"interop={self._interop!r} does not support queries to individual workers"
             )
-        self._start()
+        self.start()
         identities = (each.identity for each in self.workers()) if workers is None else workers
         names = [
             object_names.check_label("worker", each) for each in identities if each is not None
@@ -156,7 +170,15 @@ class Administration:
             self._proxy.send(OutgoingMessage(query), first=True, defer=True)
         return self._pings.wait(ping_round, timeout)
 
-    def requests(self, state: str | None) -> list[snapshots.RequestSnapshot]:
+    def requests(self, state: str | None = None) -> list[snapshots.RequestSnapshot]:
+        """Return the requests of all engines that use this executor, oldest first.
+
+        The states are 'deferred' (not due yet, or without a known worker), 'queued', 'started',
+        'finished' and 'failed'. Only the newest finished and failed requests are kept.
+
+        :param state: return only the requests in this state.
+        :raises ValueError: if the state is unknown.
+        """
         snapshots.check_state(state)
         wall = SYSTEM.time() - SYSTEM.monotonic()
         tracker = self._requests.tracker
@@ -168,11 +190,18 @@ class Administration:
             if state in (None, each.state)
         ]
 
-    def control(self, what: str, worker: str | None) -> None:
+    def control(self, what: str, worker: str | None = None) -> None:
+        """Send 'suspend', 'resume', 'drain' or 'stop' to one worker (by its identity), or to all.
+
+        This does not wait for the workers. Workers that are not running never receive it.
+
+        :raises ValueError: if the command or the identity is not valid, or the workers are
+            TaskFlow's.
+        """
         if self._interop is not None:
             raise ValueError(
                 f"interop={self._interop!r} does not support the command {what} for workers"
             )
         message = worker_commands.control(worker_commands.check_action(what), worker)
-        self._start()
+        self.start()
         self._proxy.send(OutgoingMessage(message), first=True, defer=True)
