@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.tracker_scripts import Script, play
 from tests.unit.trackers import T0, Bench
-from wbengine.engines.worker_based._engine_side.publishing import Publishing
+from wbengine.engines.worker_based._engine_side.tracker_events import Publishing
 from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.engines.worker_based._requests import effects as fx
 from wbengine.engines.worker_based._requests.recovery_with_ledger import MAX_FRONT_ROWS

@@ -4,8 +4,8 @@
 threads of the engines. Its parts are in `engine_side`:
 
 - `locked_tracker`: the state of all requests, with the lock of the executor;
-- `tracker_events`: messages of workers, times, and the effects of the tracker;
-- `publishing`, `ledger_operations`: messages and rows of requests;
+- `tracker_events`: messages of workers, times, and the effects of the tracker, such as publishing;
+- `ledger_operations`: rows of requests;
 - `administration`: methods that inspect or control workers and requests.
 """
 

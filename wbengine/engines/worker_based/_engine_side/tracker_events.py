@@ -1,13 +1,14 @@
 """Pass messages of workers and times to the tracker of an executor, and perform its effects.
 
 Messages and times are handled in the consumer's thread. Effects are performed in the thread whose
-event caused them.
+event caused them. The sender calls the hooks in the thread that publishes: that of an engine, of
+the sender or of the consumer.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from wbengine import exceptions as exc
@@ -15,26 +16,124 @@ from wbengine._concurrency.clocks import SYSTEM
 from wbengine.engines.worker_based import dispatcher
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based._connections import consumer_loop, dead_letters
-from wbengine.engines.worker_based._connections.sender import OutgoingMessage
+from wbengine.engines.worker_based._connections.sender import DeliveryHooks, OutgoingMessage
 from wbengine.engines.worker_based._discovery.finder import ProxyWorkerFinder
 from wbengine.engines.worker_based._discovery.roster import TopicWorker
 from wbengine.engines.worker_based._engine_side.ledger_operations import LedgerWriter
 from wbengine.engines.worker_based._engine_side.locked_tracker import FlowGuards, LockedTracker
-from wbengine.engines.worker_based._engine_side.publishing import (
-    AskPublishing,
-    OpeningPublishing,
-    Publishing,
-)
 from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.engines.worker_based._messages.replies import Reply
 from wbengine.engines.worker_based._requests import effects as fx
 from wbengine.engines.worker_based._requests.request_state import TrackedRequest
 from wbengine.engines.worker_based.proxy import Proxy
+from wbengine.transports._broker import Broker
 
 LOG = logging.getLogger(__name__)
 
 #: Timeout in seconds to connect to the broker for dead letters.
 DEAD_LETTER_TIMEOUT_SECONDS: Final = 5.0
+
+
+class Publishing(DeliveryHooks):
+    """Publishes a request after its row is opened, unless the request has ended."""
+
+    mandatory = True
+
+    def __init__(self, requests: LockedTracker, guards: FlowGuards, writer: LedgerWriter) -> None:
+        self._requests = requests
+        self._tracker = requests.tracker
+        self._guards = guards
+        self._writer = writer
+
+    @property
+    def repeats(self) -> bool:
+        # With a ledger, a duplicate message is harmless.
+        return self._writer.ledger is not None
+
+    def prepare(self, messages: Sequence[OutgoingMessage]) -> None:
+        wanted_messages: dict[int, OutgoingMessage] = {}
+        for message in messages:
+            message.withdrawn = not self._begin(message.correlation)
+            if not message.withdrawn:
+                wanted_messages[id(message.correlation)] = message
+                for observer in self._tracker.observers:
+                    observer.publishing(message.correlation.tracked, message.envelope)
+        # Requests may have ended while their rows were opened.
+        for effect in self._writer.open([each.correlation for each in wanted_messages.values()]):
+            if not self._begin(effect, 0):
+                wanted_messages[id(effect)].withdrawn = True
+                self._writer.revoke_opened(effect)
+
+    def _begin(self, effect: fx.Dispatch, times: int = 1) -> bool:
+        """Return whether a request is still needed; if so, count `times` more publishings."""
+        return self._guards.owns(effect.tracked.flow) and self._count(effect, times)
+
+    def _count(self, effect: fx.Dispatch, times: int = 1) -> bool:
+        """Do the same as `_begin` for a flow that this engine owns."""
+        tracked = effect.tracked
+        with self._requests.lock:
+            is_wanted = tracked.live and tracked.epoch == effect.epoch
+            if is_wanted:
+                tracked.publish_count, tracked.sent_at = (
+                    tracked.publish_count + times,
+                    SYSTEM.monotonic(),
+                )
+            return is_wanted
+
+    def sent(self, messages: Sequence[OutgoingMessage]) -> None:
+        for observer in self._tracker.observers:
+            for message in messages:
+                observer.published(message.correlation.tracked, None)
+
+    def failed(self, message: OutgoingMessage, error: BaseException) -> None:
+        for observer in self._tracker.observers:
+            observer.published(message.correlation.tracked, error)
+        self._requests.report(self._tracker.on_unsent, message.correlation.tracked, error)
+
+    def unrouted(self, message: OutgoingMessage) -> None:
+        effect = message.correlation
+        self._requests.report(self._tracker.on_unrouted, effect.tracked, effect.epoch)
+
+    def uncertain(self, message: OutgoingMessage) -> None:
+        effect = message.correlation
+        self._requests.report(self._tracker.on_unconfirmed, effect.tracked, effect.epoch)
+
+
+class OpeningPublishing(Publishing):
+    """Opens the rows of requests in one step with publishing."""
+
+    writes = True
+
+    def prepare(self, messages: Sequence[OutgoingMessage]) -> None:
+        for message in messages:
+            tracked = message.correlation.tracked
+            if not tracked.live or tracked.epoch != message.correlation.epoch:
+                message.withdrawn = True
+                self._writer.permit_inspection((tracked.id,))
+                continue
+            for observer in self._tracker.observers:
+                observer.publishing(tracked, message.envelope)
+
+    def write(self, broker: Broker, messages: Sequence[OutgoingMessage]) -> Iterable[bool]:
+        pairs = [(message.correlation, message) for message in messages]
+        return self._writer.publish(broker, pairs, self._count)
+
+
+class AskPublishing(DeliveryHooks):
+    """Publishes asks and cancellations unless the executor is disowned.
+
+    A message whose `correlation` is a flow is published only if this engine owns the flow.
+    """
+
+    def __init__(self, guards: FlowGuards) -> None:
+        self._guards = guards
+
+    def prepare(self, messages: Sequence[OutgoingMessage]) -> None:
+        for message in messages:
+            flow = message.correlation
+            message.withdrawn = self._guards.disowned or not (
+                flow is None or self._guards.owns(flow)
+            )
 
 
 class TrackerEvents:
