@@ -22,8 +22,7 @@ _FORMATS = "_text/data_formats.py"
 _ENVELOPE = "engines/worker_based/_messages/envelope.py"
 _FINDER = "engines/worker_based/_discovery/finder.py"
 _PROXY = "engines/worker_based/proxy.py"
-_REPLIES = "engines/worker_based/_messages/replies.py"
-_REQUESTS = "engines/worker_based/_messages/requests.py"
+_REQUESTS = "engines/worker_based/_messages/request_messages.py"
 _SCRIPTS = "transports/redis_scripts"
 
 _READERS = '''
@@ -111,8 +110,12 @@ READ_MESSAGES: Changes = (
 
 WRITE_MESSAGES: Changes = (
     (_FORMATS, 'Format("message", 1, (1, 2))', 'Format("message", 2, (1, 2))'),
-    (_REQUESTS, "headers[hd.WBE_EPOCH] = self.epoch", 'headers["wbe-term"] = self.epoch'),
-    (_REPLIES, "headers[hd.WBE_EPOCH] = self.epoch", 'headers["wbe-term"] = self.epoch'),
+    (_REQUESTS, "\n            headers[hd.WBE_EPOCH] =", '\n            headers["wbe-term"] ='),
+    (
+        _REQUESTS,
+        "\n                headers[hd.WBE_EPOCH] =",
+        '\n                headers["wbe-term"] =',
+    ),
     (_ENVELOPE, "\n\ndef check_size(", _WRITER),
     (
         _ENVELOPE,

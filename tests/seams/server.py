@@ -22,8 +22,8 @@ from wbengine.engines.worker_based import endpoint
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based import server as servers
 from wbengine.engines.worker_based._messages import envelope as env
-from wbengine.engines.worker_based._messages import notices, replies, worker_commands
-from wbengine.engines.worker_based._messages.requests import RequestMessage
+from wbengine.engines.worker_based._messages import notices, worker_commands
+from wbengine.engines.worker_based._messages.request_messages import Reply, RequestMessage
 from wbengine.engines.worker_based._worker_side import server_effects as fx
 
 #: Task classes that a worker offers.
@@ -379,7 +379,7 @@ def request(
 def content(message: env.Envelope) -> Any:
     """Return the decoded value or failure of a reply, or the details of an event."""
     pr.Response.validate(json.loads(message.encoded))
-    reply = replies.Reply.from_message(message)
+    reply = Reply.from_message(message)
     if reply.state in (pr.SUCCESS, pr.FAILURE):
         return reply.value()
     return (reply.data["event_type"], reply.details()) if reply.state == pr.EVENT else reply.data

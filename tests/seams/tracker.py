@@ -23,7 +23,7 @@ from wbengine.engines.worker_based._discovery import finder, notify_schedule, ro
 from wbengine.engines.worker_based._engine_side import ledger_operations
 from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.engines.worker_based._messages import worker_commands
-from wbengine.engines.worker_based._messages.replies import Reply
+from wbengine.engines.worker_based._messages.request_messages import Reply
 from wbengine.engines.worker_based._requests import effects as fx
 from wbengine.engines.worker_based._requests import (
     events,

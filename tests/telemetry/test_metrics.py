@@ -34,7 +34,7 @@ from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based._discovery import snapshots
 from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.engines.worker_based._messages import worker_life
-from wbengine.engines.worker_based._messages.requests import RequestMessage
+from wbengine.engines.worker_based._messages.request_messages import RequestMessage
 from wbengine.engines.worker_based._worker_side import jobs
 from wbengine.fleet import client as fleets
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow

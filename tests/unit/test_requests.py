@@ -13,7 +13,7 @@ from wbengine import exceptions as exc
 from wbengine._calls import invocation
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based._messages import headers as hd
-from wbengine.engines.worker_based._messages.replies import Reply
+from wbengine.engines.worker_based._messages.request_messages import Reply
 from wbengine.engines.worker_based._requests import effects as fx
 from wbengine.engines.worker_based._requests import tracker
 from wbengine.engines.worker_based._requests.request_state import (

@@ -18,8 +18,7 @@ from wbengine.engines.worker_based._messages import headers as hd
 from wbengine.engines.worker_based._messages import worker_commands as commands
 from wbengine.engines.worker_based._messages import worker_life as lives
 from wbengine.engines.worker_based._messages.notices import Heartbeat, Query
-from wbengine.engines.worker_based._messages.replies import Reply
-from wbengine.engines.worker_based._messages.requests import Death, RequestMessage
+from wbengine.engines.worker_based._messages.request_messages import Death, Reply, RequestMessage
 
 LABELS = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9-]{0,20}", fullmatch=True)
 COUNTS = st.integers(0, 2**53)

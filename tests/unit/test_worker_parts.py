@@ -20,7 +20,7 @@ from wbengine.engines.worker_based import worker
 from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.engines.worker_based._messages import headers as hd
 from wbengine.engines.worker_based._messages import worker_commands
-from wbengine.engines.worker_based._messages.requests import RequestMessage
+from wbengine.engines.worker_based._messages.request_messages import RequestMessage
 from wbengine.engines.worker_based._worker_side import describing, jobs, reporting
 from wbengine.types.failure import Failure
 

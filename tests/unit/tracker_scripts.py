@@ -15,7 +15,7 @@ from wbengine.engines.worker_based._discovery import snapshots
 from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.engines.worker_based._messages import headers as hd
 from wbengine.engines.worker_based._messages import worker_commands
-from wbengine.engines.worker_based._messages.replies import Reply
+from wbengine.engines.worker_based._messages.request_messages import Reply
 from wbengine.engines.worker_based._requests import effects as fx
 from wbengine.engines.worker_based._requests.events import UNKNOWN, RowSnapshot
 from wbengine.engines.worker_based._requests.request_state import TrackedRequest

@@ -8,7 +8,7 @@ from typing import Any
 from wbengine import task
 from wbengine._calls import invocation
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based._messages.replies import Reply
+from wbengine.engines.worker_based._messages.request_messages import Reply
 from wbengine.engines.worker_based._requests import effects as fx
 from wbengine.engines.worker_based._requests import tracker
 from wbengine.engines.worker_based._requests.options import RequestOptions

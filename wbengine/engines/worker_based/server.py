@@ -20,11 +20,11 @@ from wbengine._calls import invocation
 from wbengine._introspection import object_names
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based._messages import envelope as env
-from wbengine.engines.worker_based._messages import notices, replies
+from wbengine.engines.worker_based._messages import notices
 from wbengine.engines.worker_based._messages import worker_life as lives
-from wbengine.engines.worker_based._messages.requests import RequestMessage
+from wbengine.engines.worker_based._messages.request_messages import RequestMessage
 from wbengine.engines.worker_based._worker_side.heartbeat import Heartbeat
-from wbengine.engines.worker_based._worker_side.jobs import Job, Jobs
+from wbengine.engines.worker_based._worker_side.jobs import Job, Jobs, ReplyFactory
 from wbengine.engines.worker_based._worker_side.observers import ObservedJobs, Observer
 from wbengine.engines.worker_based._worker_side.offer import Offer
 from wbengine.engines.worker_based._worker_side.server_effects import (
@@ -143,7 +143,7 @@ class Server:
         self._observed = ObservedJobs(observers) if observers else None
         #: Number of completed tasks by state, and of other messages by reason.
         self.counts: Counter[str] = Counter()
-        self._reply_factory = replies.ReplyFactory(identity, max_message_size)
+        self._reply_factory = ReplyFactory(identity, max_message_size)
         self._recent = RecentRequests()
 
     @property

@@ -23,8 +23,8 @@ from wbengine.engines.worker_based._connections import (
 )
 from wbengine.engines.worker_based._connections.sender import OutgoingMessage
 from wbengine.engines.worker_based._messages import envelope as env
-from wbengine.engines.worker_based._messages import requests, signing
-from wbengine.engines.worker_based._messages.requests import Death, RequestMessage
+from wbengine.engines.worker_based._messages import request_messages, signing
+from wbengine.engines.worker_based._messages.request_messages import Death, RequestMessage
 from wbengine.transports import _safe_message
 from wbengine.transports._broker import Broker, Consumer
 
@@ -124,7 +124,7 @@ class DeadLetters:
         :raises NotFound: if the queue does not exist.
         """
         envelope = env.copy_of(letter.message)
-        requests.revive(envelope, epoch)
+        request_messages.revive(envelope, epoch)
         envelope.routing_key, envelope.signer = queue, self._signer
         with self._translating_errors(queue):
             if not (self._has(queue) and self._publish(envelope)):

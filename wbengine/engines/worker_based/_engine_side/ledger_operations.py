@@ -23,7 +23,7 @@ from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based._engine_side.locked_tracker import FlowGuards, LockedTracker
 from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.engines.worker_based._messages import signing
-from wbengine.engines.worker_based._messages.replies import Reply
+from wbengine.engines.worker_based._messages.request_messages import Reply
 from wbengine.engines.worker_based._requests import effects as fx
 from wbengine.engines.worker_based._requests.events import UNKNOWN, RowSnapshot
 from wbengine.engines.worker_based._requests.request_state import TrackedRequest

@@ -22,7 +22,7 @@ from wbengine.engines.worker_based._discovery.roster import TopicWorker
 from wbengine.engines.worker_based._engine_side.ledger_operations import LedgerWriter
 from wbengine.engines.worker_based._engine_side.locked_tracker import FlowGuards, LockedTracker
 from wbengine.engines.worker_based._messages import envelope as env
-from wbengine.engines.worker_based._messages.replies import Reply
+from wbengine.engines.worker_based._messages.request_messages import Reply
 from wbengine.engines.worker_based._requests import effects as fx
 from wbengine.engines.worker_based._requests.request_state import TrackedRequest
 from wbengine.engines.worker_based.proxy import Proxy

@@ -12,7 +12,7 @@ import math
 from typing import Final
 
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based._messages.replies import Reply
+from wbengine.engines.worker_based._messages.request_messages import Reply
 from wbengine.engines.worker_based._requests import effects as fx
 from wbengine.engines.worker_based._requests import events as ev
 from wbengine.engines.worker_based._requests import recovery_decisions as dc

@@ -11,7 +11,7 @@ from collections import Counter, OrderedDict
 from typing import Any, Final
 
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based._messages.replies import Reply
+from wbengine.engines.worker_based._messages.request_messages import Reply
 from wbengine.engines.worker_based._requests.request_state import RequestTable, TrackedRequest
 
 LOG = logging.getLogger(__name__)

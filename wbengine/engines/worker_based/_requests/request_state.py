@@ -17,8 +17,7 @@ from wbengine._introspection import object_names
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based._discovery import snapshots
 from wbengine.engines.worker_based._messages import envelope as env
-from wbengine.engines.worker_based._messages.replies import Reply
-from wbengine.engines.worker_based._messages.requests import RequestMessage
+from wbengine.engines.worker_based._messages.request_messages import Reply, RequestMessage
 from wbengine.engines.worker_based._requests.options import RequestOptions
 from wbengine.engines.worker_based.ledger._base import NO_FENCE, Opening
 from wbengine.types import failure as ft

@@ -28,8 +28,7 @@ from wbengine.engines.worker_based._discovery.finder import ProxyWorkerFinder
 from wbengine.engines.worker_based._discovery.roster import TopicWorker, anonymous_key
 from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.engines.worker_based._messages import worker_commands
-from wbengine.engines.worker_based._messages.replies import Reply
-from wbengine.engines.worker_based._messages.requests import Death
+from wbengine.engines.worker_based._messages.request_messages import Death, Reply
 from wbengine.engines.worker_based._requests import effects as fx
 from wbengine.engines.worker_based._requests import events as ev
 from wbengine.engines.worker_based._requests import recovery_decisions as dc

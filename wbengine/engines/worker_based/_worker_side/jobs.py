@@ -1,18 +1,21 @@
-"""The requests of a worker, from their arrival until their reply is published."""
+"""The requests of a worker, from their arrival until their reply is published, and the replies."""
 
 from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
+
+from wbengine import exceptions as exc
+from wbengine.engines.worker_based import protocol as pr
+from wbengine.engines.worker_based._messages import envelope as env
+from wbengine.engines.worker_based._messages.request_messages import Reply, RequestMessage
+from wbengine.types import failure as ft
 
 if TYPE_CHECKING:
     from wbengine._calls import invocation
     from wbengine.engines.worker_based import endpoint as endpoints
-    from wbengine.engines.worker_based import protocol as pr
-    from wbengine.engines.worker_based._messages import envelope as env
-    from wbengine.engines.worker_based._messages.requests import RequestMessage
 
 Key = tuple[str, int]
 
@@ -119,3 +122,98 @@ class Jobs:
     def abandon(self) -> None:
         for jobs in (self.jobs, self.begun, self.waiting):
             jobs.clear()
+
+
+class ReplyFactory:
+    """Creates the replies of one worker. `max_size` limits the encoded body, in bytes."""
+
+    def __init__(self, identity: str, max_size: int) -> None:
+        self._identity = identity
+        self._max_size = max_size
+
+    def running(self, job: Job) -> env.Envelope:
+        job.seq += 1
+        reply = Reply(
+            job.id, pr.RUNNING, {}, job.extended, self._identity, job.epoch, job.seq,
+            to=job.reply_to,
+        )  # fmt: skip
+        return reply.to_message()
+
+    def report(
+        self, job: Job, state: str, number: int, started_at: float | None = None
+    ) -> env.Envelope:
+        """Return a reply to the ask with this number (0: without an ask).
+
+        RUNNING: this worker has the request, and runs it since `started_at` unless that is None.
+        PENDING: another worker has claimed the request.
+        """
+        job.seq += 1
+        reply = Reply(
+            job.id, state, {}, job.extended, self._identity, job.epoch, job.seq, number,
+            started_at, to=job.reply_to,
+        )  # fmt: skip
+        return reply.to_message()
+
+    def unknown(self, request_id: str, number: int, to: str) -> env.Envelope:
+        """Return the reply to an ask about a request that this worker does not have."""
+        reply = Reply(request_id, pr.PENDING, {}, worker=self._identity, ask_number=number, to=to)
+        return reply.to_message()
+
+    def event(self, job: Job, event_type: str, details: Mapping[str, Any]) -> env.Envelope:
+        """Return an EVENT.
+
+        :raises InvalidFormat: if it cannot be encoded or is too large.
+        """
+        if not isinstance(event_type, str):
+            raise exc.InvalidFormat(f"the name of an event must be a str, got {event_type!r:.80}")
+        packed = env.packer(job.extended)(dict(details), "details")
+        reply = self._make(job, pr.EVENT, {"event_type": event_type, "details": packed})
+        env.check_size(reply, job.name, "an event", self._max_size)
+        return reply
+
+    def succeeded(self, job: Job, outcome: invocation.Outcome) -> env.Envelope:
+        """Return a SUCCESS.
+
+        :raises InvalidFormat: if the result cannot be encoded or is too large.
+        """
+        data = {"result": env.packer(job.extended)(outcome.value, "result")}
+        reply = self._make(job, pr.SUCCESS, data, outcome)
+        env.check_size(reply, job.name, "the result", self._max_size)
+        return reply
+
+    def failed(
+        self,
+        job: Job,
+        failure: ft.Failure,
+        outcome: invocation.Outcome | None = None,
+        *,
+        lost: bool = False,
+    ) -> env.Envelope:
+        """Return a FAILURE. `lost` marks a task whose effects are unknown."""
+        data = {"result": pr.failure_to_dict(failure, job.extended)}
+        reply = self._make(job, pr.FAILURE, data, outcome, lost=lost)
+        if len(reply.encoded) > self._max_size:
+            too_large = exc.TooLarge(
+                f"the failure of task {job.name!r} is too large to send"
+                f" ({len(reply.encoded):,} bytes): {failure.exception_str[:1000]}"
+            )
+            data = {"result": ft.Failure.from_exception(too_large).to_dict(include_args=False)}
+            reply = self._make(job, pr.FAILURE, data, outcome, lost=lost)
+        return reply
+
+    def _make(
+        self,
+        job: Job,
+        state: str,
+        data: Mapping[str, Any],
+        outcome: invocation.Outcome | None = None,
+        *,
+        lost: bool = False,
+    ) -> env.Envelope:
+        job.seq += 1
+        started, ended = (None, None) if outcome is None else (outcome.started, outcome.ended)
+        reply = Reply(
+            job.id, state, data, job.extended, self._identity, job.epoch, job.seq, None,
+            started, ended, lost, job.reply_to,
+        )  # fmt: skip
+        return reply.to_message()

@@ -15,7 +15,7 @@ from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based._messages import envelope as env
 
 if TYPE_CHECKING:
-    from wbengine.engines.worker_based._messages.requests import RequestMessage
+    from wbengine.engines.worker_based._messages.request_messages import RequestMessage
     from wbengine.engines.worker_based._worker_side.jobs import Job
     from wbengine.engines.worker_based.endpoint import Endpoint
 

@@ -20,7 +20,7 @@ from wbengine.engines.worker_based import dispatcher, endpoint, proxy
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based._connections.sender import OutgoingMessage
 from wbengine.engines.worker_based._messages import envelope as env
-from wbengine.engines.worker_based._messages import notices, requests, worker_commands
+from wbengine.engines.worker_based._messages import notices, request_messages, worker_commands
 from wbengine.engines.worker_based._worker_side import heartbeat, reporting
 from wbengine.engines.worker_based._worker_side import server_effects as fx
 from wbengine.engines.worker_based._worker_side.finishing import Finisher
@@ -117,7 +117,7 @@ class TaskRunner:
         self.apply(effects)
 
     def take(self, data: Any, message: Any) -> None:
-        request = requests.RequestMessage.from_message(env.received(data, message))
+        request = request_messages.RequestMessage.from_message(env.received(data, message))
         self.last_request_at = time.monotonic()
         try:
             self._adopt_ledger(request.ledger)

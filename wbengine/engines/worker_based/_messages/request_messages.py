@@ -1,7 +1,11 @@
-"""REQUEST: the execution or reversion of one task, with its headers as attributes."""
+"""REQUEST, the execution or reversion of one task, and RESPONSE, its progress or result.
+
+Their headers are attributes.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -12,6 +16,9 @@ from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based._messages import argument_display
 from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.engines.worker_based._messages import headers as hd
+from wbengine.types import failure as ft
+
+LOG = logging.getLogger(__name__)
 
 
 class RequestMessage(NamedTuple):
@@ -124,6 +131,98 @@ class RequestMessage(NamedTuple):
             number(hd.WBE_SETTLED, 0),
             hd.WBE_PAYLOADS in headers,
         )
+
+
+class Reply(NamedTuple):
+    """A reply of a worker. The values in `data` are encoded.
+
+    Without `extended`, the peer is TaskFlow's, and there are no headers.
+    """
+
+    request_id: str
+    state: str
+    data: Mapping[str, Any]
+    extended: bool = True
+    worker: str | None = None
+    #: None: the epoch is unknown.
+    epoch: int | None = None
+    #: Number of this reply among those of its epoch, from 1; 0: the peer does not number them.
+    seq: int = 0
+    #: Number of the ask that this reply answers: 0 if it reports without an ask, None if
+    #: it is a usual reply.
+    ask_number: int | None = None
+    #: Unix times of the task on the clock of the worker.
+    started_at: float | None = None
+    ended_at: float | None = None
+    #: Whether no worker completed the request, and its effects are unknown.
+    is_lost: bool = False
+    #: Routing key of the engine; "" if the reply was read from a ledger.
+    to: str = ""
+
+    def to_message(self) -> env.Envelope:
+        headers: dict[str, Any] = {}
+        if self.extended:
+            headers[hd.WBE_VERSION] = hd.VERSION
+            if self.worker is not None:
+                headers[hd.WBE_WORKER] = self.worker
+            if self.epoch is not None:
+                headers[hd.WBE_EPOCH] = self.epoch
+            if self.seq:
+                headers[hd.WBE_SEQ] = self.seq
+            if self.started_at is not None:
+                headers[hd.WBE_STARTED] = self.started_at
+            if self.ended_at is not None:
+                headers[hd.WBE_ENDED] = self.ended_at
+            if self.ask_number is not None:
+                headers[hd.WBE_ASK] = self.ask_number
+            if self.is_lost:
+                headers[hd.WBE_LOST] = 1
+        body = {"state": self.state, "data": self.data}
+        return env.Envelope(pr.RESPONSE, body, self.to, self.request_id, None, headers)
+
+    @classmethod
+    def from_message(cls, message: env.Envelope) -> Reply:
+        """Read a message with a validated body. Invalid headers get their defaults."""
+        headers, state = message.headers, message.body["state"]
+        if hd.WBE_VERSION not in headers:
+            return cls(
+                message.correlation_id or "", state, message.body["data"], False,
+                to=message.routing_key,
+            )  # fmt: skip
+        number, epoch = message.number, message.number(hd.WBE_EPOCH, -1)
+        return cls(
+            message.correlation_id or "",
+            state,
+            message.body["data"],
+            True,
+            message.text(hd.WBE_WORKER),
+            epoch if epoch >= 0 else None,
+            number(hd.WBE_SEQ),
+            number(hd.WBE_ASK) if hd.WBE_ASK in headers else None,
+            message.seconds(hd.WBE_STARTED) if hd.WBE_STARTED in headers else None,
+            message.seconds(hd.WBE_ENDED) if hd.WBE_ENDED in headers else None,
+            state == pr.FAILURE and hd.WBE_LOST in headers,
+            message.routing_key,
+        )
+
+    def value(self) -> Any:
+        """Return the value or failure of a terminal reply; a failure if it cannot be decoded."""
+        result = self.data["result"]
+        try:
+            if self.state == pr.FAILURE:
+                return ft.Failure.from_dict(result)
+            return env.unpacker(self.extended)(result)
+        except Exception as error:
+            return ft.Failure.from_exception(error)
+
+    def details(self) -> dict[str, Any] | None:
+        """Return the details of an event, or None if they cannot be decoded."""
+        try:
+            details = env.unpacker(self.extended)(self.data["details"])
+        except exc.InvalidFormat as error:
+            LOG.warning("an event of request %s cannot be read: %s", self.request_id, error)
+            return None
+        return details if isinstance(details, dict) else None
 
 
 class Death(NamedTuple):
