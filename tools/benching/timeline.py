@@ -53,7 +53,7 @@ PARTS: dict[str, tuple[str, ...]] = {
         f"{_WIRE}.protocol:Request.decode",
         f"{_WIRE}.protocol:Request.validate",
         f"{_WIRE}.protocol:Response.validate",
-        f"{_WIRE}._worker_side.offer:Offer.decode",
+        f"{_WIRE}._worker_side.jobs:Offer.decode",
         f"{_WIRE}._messages.envelope:body_of",
         f"{_WIRE}._messages.envelope:received",
         f"{_WIRE}._messages.request_messages:RequestMessage.from_message",

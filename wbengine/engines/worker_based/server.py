@@ -24,9 +24,8 @@ from wbengine.engines.worker_based._messages import notices
 from wbengine.engines.worker_based._messages import worker_life as lives
 from wbengine.engines.worker_based._messages.request_messages import RequestMessage
 from wbengine.engines.worker_based._worker_side.heartbeat import Heartbeat
-from wbengine.engines.worker_based._worker_side.jobs import Job, Jobs, ReplyFactory
+from wbengine.engines.worker_based._worker_side.jobs import Job, Jobs, Offer, ReplyFactory
 from wbengine.engines.worker_based._worker_side.observers import ObservedJobs, Observer
-from wbengine.engines.worker_based._worker_side.offer import Offer
 from wbengine.engines.worker_based._worker_side.server_effects import (
     Acknowledge,
     Cancel,

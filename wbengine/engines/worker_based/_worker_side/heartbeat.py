@@ -18,8 +18,7 @@ from wbengine._text import data_formats
 from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.engines.worker_based._messages import notices
 from wbengine.engines.worker_based._messages import worker_life as lives
-from wbengine.engines.worker_based._worker_side.jobs import Jobs
-from wbengine.engines.worker_based._worker_side.offer import Offer
+from wbengine.engines.worker_based._worker_side.jobs import Jobs, Offer
 from wbengine.engines.worker_based._worker_side.server_effects import Effect, Reply
 from wbengine.engines.worker_based.ledger import _base as ledgers
 
