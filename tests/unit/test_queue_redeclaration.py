@@ -93,17 +93,17 @@ def test_receive_error_is_logged_once_until_receiving_works_again(
     turns: list[str] = []
     turned = 0.0
 
-    def on_wait() -> None:
+    def on_wait() -> float:
         nonlocal turned
-        if not ails:
-            return
-        turns.append(ails.pop(0))
-        if turns[-1]:
-            raise OSError(turns[-1])
-        turned += 2000.0  # the duration of successful operation
+        if ails:
+            turns.append(ails.pop(0))
+            if turns[-1]:
+                raise OSError(turns[-1])
+            turned += 2000.0  # the duration of successful operation
+        return time.monotonic()
 
     url = f"memory://{uuid.uuid4().hex}"
-    made = Proxy("me", "x", None, on_wait, url=url, until=time.monotonic)
+    made = Proxy("me", "x", None, on_wait, url=url)
     thread = threading.Thread(target=made.start, daemon=True)
     thread.start()
     until(lambda: len(turns) == 6)

@@ -117,7 +117,6 @@ class WorkerTaskExecutor(Administration, invocation.TaskExecutor):
             transport_options,
             retry_options,
             bindings=(env.ALL_ENGINES,),
-            until=self._events.until,
             interop=self._interop,
             keys=key_files.keyring(keys, key_files.ENGINE, key_files.OPERATOR),
         )

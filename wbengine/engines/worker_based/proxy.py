@@ -41,8 +41,9 @@ class Proxy:
     """Publishes to one topic exchange, and dispatches messages from it.
 
     `topic` is the name of the private queue, which is bound to that name and to `bindings`.
-    `on_wait` is called in the consumer's thread between messages, at least once per second.
-    Handlers run in that thread too, and must not block.
+    `on_wait` is called in the consumer's thread between messages, at least once per second. It
+    returns the time at which it must be called next (monotonic clock), or None. Handlers run in
+    that thread too, and must not block.
     """
 
     DEFAULT_RETRY_OPTIONS: Final[Mapping[str, float | None]] = dataclasses.asdict(
@@ -54,14 +55,13 @@ class Proxy:
         topic: str,
         exchange: str,
         type_handlers: Mapping[str, dispatcher.Handler] | None = None,
-        on_wait: Callable[[], None] | None = None,
+        on_wait: Callable[[], float | None] | None = None,
         url: str | None = None,
         transport: str | None = None,
         transport_options: Mapping[str, Any] | None = None,
         retry_options: Mapping[str, Any] | None = None,
         *,
         bindings: Sequence[str] = (),
-        until: Callable[[], float | None] | None = None,
         interop: str | None = None,
         keys: Keyring | None = None,
     ) -> None:
@@ -76,7 +76,6 @@ class Proxy:
         self._target = dataclasses.replace(target, retry=retry)
         self._is_direct = self._target.check()
         self._on_wait = on_wait
-        self._until = until
         self._dispatcher = dispatcher.TypeDispatcher(type_handlers)
         self.signer = None if keys is None or interop else signing.Signer(keys, exchange=exchange)
         self.renew(topic)
@@ -103,7 +102,6 @@ class Proxy:
             self._dispatcher.refused,
             self._sender,
             self._on_wait,
-            self._until,
             self._on_message,
         )
 

@@ -192,7 +192,6 @@ class Worker:
         self._keys = key_files.keyring(keys, key_files.WORKER) if self._topics else None
         self._queues = self._name_queues()
         self._idle = IdleShutdown(max_idle_time, time.monotonic(), burst=burst)
-        self._running_due: float | None = None
         # Whether it receives no requests, because it has just returned some that others accept.
         self._leaves_requests = False
         # Without topics, the worker gets a private broker in memory.
@@ -302,7 +301,6 @@ class Worker:
             self._on_wait,
             *broker,
             bindings=(env.ALL_WORKERS,),
-            until=lambda: self._running_due,
             interop=self._interop,
             keys=self._keys,
         )
@@ -636,11 +634,11 @@ class Worker:
 
     # Periodic work.
 
-    def _on_wait(self) -> None:
+    def _on_wait(self) -> float | None:
         now = time.monotonic()
-        self._running_due = self._runner.send_running(now)
+        running_due = self._runner.send_running(now)
         if self._idle.max_seconds is None:
-            return
+            return running_due
         self._idle.since = max(
             self._idle.since, self._runner.last_request_at, self._source.last_task_at
         )
@@ -648,6 +646,7 @@ class Worker:
         if self._idle.is_over(now, busy) and not self._draining.is_set():
             LOG.info("stopping: idle for %.1f s", self._idle.idle(now))
             self.stop()
+        return running_due
 
     def _beat(self, now: float) -> None:
         self._reports.flush()

@@ -77,8 +77,7 @@ class ConsumerLoop:
         layout: topology.Topology,
         refused: Counter[str],
         sender: Sender,
-        on_wait: Callable[[], None] | None,
-        until: Callable[[], float | None] | None,
+        on_wait: Callable[[], float | None] | None,
         handle: Callable[[Any], None],
     ) -> None:
         self._target = target
@@ -90,7 +89,6 @@ class ConsumerLoop:
         self._sender = sender
         sender.on_missing_queue = self._declare_soon
         self._on_wait = on_wait
-        self._until = until
         self._running = conditions.Event()
         self._stopping = conditions.Event()
         self._ended = conditions.Event()
@@ -288,13 +286,12 @@ class ConsumerLoop:
             now = time.monotonic()
             if now >= receiver.due:
                 receiver.run_due(now)
-            if self._on_wait is not None:
-                self._on_wait()
+            waits_until = None if self._on_wait is None else self._on_wait()
             if self.on_iteration is not None:
                 self.on_iteration(receiver.last_message_at)
             timeout = max_timeout
             receipts = self._acknowledge(now) if self._receipts else None
-            for due in (self._until and self._until(), receipts):
+            for due in (waits_until, receipts):
                 if due is not None:
                     timeout = min(timeout, max(0.001, due - time.monotonic()))
             self._sleeps_until = now + timeout

@@ -217,8 +217,11 @@ class TrackerEvents:
     def holds(self, worker: str) -> bool:
         return self._tracker.holds(worker)
 
-    def on_wait(self) -> None:
-        """Handle what is due. The consumer calls this between messages."""
+    def on_wait(self) -> float:
+        """Handle what is due, and return the time of the next call.
+
+        The consumer calls this between messages.
+        """
         now = SYSTEM.monotonic()
         if self._finder.reception.record_loop_iteration(now, self._proxy.consumer.channel):
             self._finder.record_outage(now)
@@ -239,9 +242,6 @@ class TrackerEvents:
             effects = self._tracker.on_timer(now)
         if effects:
             self._requests.apply(effects)
-
-    def until(self) -> float | None:
-        """Return the time of the next `on_wait`."""
         with self._requests.lock:
             timer = self._tracker.next_timer()
         return self._round_due if timer is None else min(timer, self._round_due)
