@@ -17,7 +17,7 @@ from tests.integration.rabbitmq_clients import Client, ReplyingWorker, queues
 from tests.support import brokers, outgoing, sample_tasks, wiretap
 from tests.support.workers import until, worker_in_thread
 from wbengine import engines, task
-from wbengine.engines.worker_based._connections import consumer_loop
+from wbengine.engines.worker_based._connections import amqp_receiver
 from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.patterns import unordered_flow
 
@@ -198,7 +198,7 @@ def test_reply_that_broker_refuses_fails_alone(
     """The reply closes its channel once and is published again on another one. After a pause, later
     replies use the original channel again.
     """
-    monkeypatch.setattr(consumer_loop, "REFUSED_PAUSE_SECONDS", 5.0)
+    monkeypatch.setattr(amqp_receiver, "REFUSED_PAUSE_SECONDS", 5.0)
     vhost = rabbitmq_url.rpartition("/")[2]
     failed: list[BaseException] = []
     with (
@@ -265,7 +265,7 @@ def test_messages_of_each_publishing_thread_arrive_in_order(rabbitmq_url: str) -
 def test_delayed_acknowledgements_cover_exactly_acknowledged_messages(
     rabbitmq_url: str, rabbitmq_server: brokers.Rabbitmq, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consumer_loop, "ACK_DELAY_SECONDS", 3600.0)
+    monkeypatch.setattr(amqp_receiver, "ACK_DELAY_SECONDS", 3600.0)
     with Client(rabbitmq_url, "e", keeps=True).running() as e:
         e.proxy.consumer.keeps_queue = True
         for number in range(200):

@@ -87,7 +87,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "connections": (
         f"{_WIRE}.proxy:Proxy.send",
         f"{_WIRE}.proxy:Proxy._on_message",
-        f"{_WIRE}._connections.consumer_loop:ConsumerLoop.answer",
+        f"{_WIRE}._connections.amqp_receiver:AmqpConsumerLoop.answer",
         f"{_WIRE}._connections.receiver:BrokerReceiver.drain",
         f"{_WIRE}._connections.amqp_receiver:AmqpReceiver.drain",
         f"{_WIRE}._connections.amqp_sender:AmqpSender._publish",

@@ -8,24 +8,43 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 import time
 from collections import Counter, deque
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import kombu
 
 from wbengine import transports
 from wbengine.engines.worker_based._connections import topology
-from wbengine.engines.worker_based._connections.amqp_confirms import ReplyPublisher
+from wbengine.engines.worker_based._connections.amqp_confirms import ReplyPublisher, refuses
+from wbengine.engines.worker_based._connections.consumer_loop import grouped, settle_all
 from wbengine.engines.worker_based._connections.kombu_connection import (
+    KombuConsumerLoop,
     KombuPrefetcher,
     KombuReceiver,
 )
-from wbengine.engines.worker_based._connections.receiver import OWN_TAG, Consume
+from wbengine.engines.worker_based._connections.receiver import (
+    OWN_TAG,
+    Consume,
+    Prefetcher,
+    Receiver,
+)
+from wbengine.engines.worker_based._connections.sender import DEFERRED_SECONDS, OutgoingMessage
+from wbengine.transports import _reasons
 from wbengine.transports._amqp_connection import AmqpChannel, AmqpConnection
 from wbengine.transports._amqp_frames import Delivery
 from wbengine.transports._broker import MAX_BATCH_BYTES
+
+LOG = logging.getLogger(__name__)
+
+#: After a refused operation, seconds in which replies use another channel.
+REFUSED_PAUSE_SECONDS: Final = 60.0
+
+#: Non-urgent acknowledgements are sent after this time or this number of messages.
+ACK_DELAY_SECONDS: Final = 0.05
+MAX_DELAYED_ACKS: Final = 64
 
 
 class AmqpPrefetcher(KombuPrefetcher):
@@ -197,15 +216,23 @@ class AmqpReceiver(KombuReceiver):
         layout: topology.Topology,
         work: AmqpPrefetcher,
         refused: Counter[str],
+        replies_from: float,
     ) -> None:
+        """Create a receiver.
+
+        :param replies_from: time after which replies are published on its channel.
+        """
         super().__init__(connection, target, layout, work, refused)
         self._amqp = AmqpConnection(connection)
+        self._replies_from = replies_from
+        #: Publishes replies.
+        self.replies: ReplyPublisher | None = None
         # Delivered messages that are not passed on yet, and their size in bytes.
         self._inbox: deque[tuple[Consume, Any]] = deque()
         self._inbox_bytes = 0
         self.wake = self._amqp.wake_up
 
-    def _begin(self, on_own: Consume, on_work: Consume, replies_from: float) -> None:
+    def _begin(self, on_own: Consume, on_work: Consume) -> None:
         channel = self._amqp.channel()
         self.channel = channel.raw
         self._own = self._layout.declare_own(self.channel)
@@ -215,7 +242,7 @@ class AmqpReceiver(KombuReceiver):
         assert isinstance(work, AmqpPrefetcher)
         # For TaskFlow's peers, publishing may first need a request to the broker.
         if work.amqp is not None and not self._layout.interop:
-            self.replies = ReplyPublisher(work.amqp, self._layout, self._send, replies_from)
+            self.replies = ReplyPublisher(work.amqp, self._layout, self._send, self._replies_from)
 
     def _enqueue(self, handle: Consume, message: Any) -> None:
         self._inbox.append((handle, message))
@@ -281,3 +308,67 @@ class AmqpReceiver(KombuReceiver):
         if self.replies is not None:
             self.replies.close()
         self._amqp.close()
+
+
+class AmqpConsumerLoop(KombuConsumerLoop):
+    """Consumes from RabbitMQ, and publishes replies together with their acknowledgements."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        # Time after which replies are published on the receiving channel.
+        self._replies_from = 0.0
+        self._receipts: deque[Any] = deque()
+        self._receipts_due = 0.0
+
+    def _receiver_of(self, connection: Any) -> Receiver:
+        return AmqpReceiver(
+            connection, self._target, self._topology, self.work, self._refused, self._replies_from
+        )
+
+    def _prefetcher(self, queues: Sequence[str], slots: int) -> Prefetcher:
+        return AmqpPrefetcher(queues, slots)
+
+    def _on_error(self, error: BaseException) -> None:
+        if refuses(error):
+            # The sender can identify the reply that is the cause.
+            self._replies_from = time.monotonic() + REFUSED_PAUSE_SECONDS
+            LOG.warning(
+                "the broker refused an operation on the receiving channel (%s): for"
+                " %.0f s replies use another channel",
+                _reasons.explain(error),
+                REFUSED_PAUSE_SECONDS,
+            )
+
+    def ack_later(self, *messages: Any) -> None:
+        if self.work.queues:
+            self._ack_soon(messages)
+        else:
+            self._receipts.extend(messages)  # This does not wake the thread.
+
+    def _acknowledge(self, now: float) -> float | None:
+        if not self._receipts:
+            return None
+        self._receipts_due = self._receipts_due or now + ACK_DELAY_SECONDS
+        if now < self._receipts_due and len(self._receipts) < MAX_DELAYED_ACKS:
+            return self._receipts_due
+        self._receipts_due = 0.0
+        self._acknowledge_now([self._receipts.popleft() for _ in range(len(self._receipts))])
+        return None
+
+    def _acknowledge_now(self, messages: list[Any]) -> None:
+        for channel, group in grouped(messages, "amqp_channel").items():
+            settle_all(channel, group)
+
+    def answer(self, message: OutgoingMessage, request: Any, soon: bool) -> bool:
+        receiver = self._receiver  # Read once: the consumer's thread may reset it at any time.
+        replies = receiver.replies if isinstance(receiver, AmqpReceiver) else None
+        if replies is None or not replies.answer(message, request, self._free_acknowledged, soon):
+            return False
+        if soon:
+            self.wake_by(time.monotonic() + DEFERRED_SECONDS)
+        return True
+
+    def _free_acknowledged(self, request: Any) -> None:
+        work = self.work
+        if isinstance(work, AmqpPrefetcher) and work.free_acknowledged(request):
+            self.call_soon(work.adjust)

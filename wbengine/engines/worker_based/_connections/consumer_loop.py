@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import functools
 import logging
 import math
@@ -16,12 +17,6 @@ from wbengine import transports
 from wbengine._concurrency import conditions
 from wbengine._concurrency.crash_points import crashpoint
 from wbengine.engines.worker_based._connections import connecting, topology
-from wbengine.engines.worker_based._connections.amqp_confirms import refuses
-from wbengine.engines.worker_based._connections.amqp_receiver import AmqpPrefetcher, AmqpReceiver
-from wbengine.engines.worker_based._connections.kombu_connection import (
-    KombuPrefetcher,
-    KombuReceiver,
-)
 from wbengine.engines.worker_based._connections.receiver import (
     BrokerPrefetcher,
     BrokerReceiver,
@@ -29,7 +24,6 @@ from wbengine.engines.worker_based._connections.receiver import (
     Receiver,
 )
 from wbengine.engines.worker_based._connections.sender import (
-    DEFERRED_SECONDS,
     DeliveryHooks,
     OutgoingMessage,
     Sender,
@@ -40,9 +34,6 @@ from wbengine.transports._broker import Order
 
 LOG = logging.getLogger(__name__)
 
-#: After a refused operation, seconds in which replies use another channel.
-REFUSED_PAUSE_SECONDS: Final = 60.0
-
 #: Number of waiting replies for each slot above which slots are not released early.
 _MAX_QUEUED_REPLIES_PER_SLOT: Final = 8
 
@@ -52,10 +43,6 @@ CONNECT_TIMEOUT_SECONDS: Final = 10.0
 DRAIN_SECONDS: Final = 1.0
 SHORT_DRAIN_SECONDS: Final = 0.05
 
-#: Non-urgent acknowledgements are sent after this time or this number of messages.
-ACK_DELAY_SECONDS: Final = 0.05
-MAX_DELAYED_ACKS: Final = 64
-
 #: Pause before reconnecting to a broker that is reachable but does not work.
 RECONNECT_PAUSE_SECONDS: Final = 0.5
 
@@ -64,7 +51,7 @@ def _nothing() -> None:
     return None
 
 
-class ConsumerLoop:
+class ConsumerLoop(abc.ABC):
     """Connects, passes on messages and reconnects, in the thread that calls `start`.
 
     `handle(message)` receives each message. Messages are acknowledged in the same thread. The
@@ -99,10 +86,6 @@ class ConsumerLoop:
         self._last_reason = ""
         self._receiving_since = math.inf
         self._pending_calls: deque[Callable[[], None]] = deque()
-        # Time after which replies are published on the receiving channel.
-        self._replies_from = 0.0
-        self._receipts: deque[Any] = deque()
-        self._receipts_due = 0.0
         self._wake: Callable[[], None] | None = None
         self._consumer = 0
         # Time of the next wake-up of the consumer's thread.
@@ -250,7 +233,7 @@ class ConsumerLoop:
         try:
             if not self._running.is_set():
                 self._sender.start()  # The sender connects in parallel.
-            receiver.begin(self._handle, self._on_work, self._send_later, self._replies_from)
+            receiver.begin(self._handle, self._on_work, self._send_later)
             self._receiver, self.channel = receiver, receiver.channel
             self._wake = receiver.wake
             self._receiving_since = time.monotonic()
@@ -260,15 +243,7 @@ class ConsumerLoop:
             receiver.end(remove=not self.keeps_queue)
         except BaseException as error:
             receiver.drop()
-            if refuses(error):
-                # The sender can identify the reply that is the cause.
-                self._replies_from = time.monotonic() + REFUSED_PAUSE_SECONDS
-                LOG.warning(
-                    "the broker refused an operation on the receiving channel (%s): for"
-                    " %.0f s replies use another channel",
-                    _reasons.explain(error),
-                    REFUSED_PAUSE_SECONDS,
-                )
+            self._on_error(error)
             raise
         finally:
             self._wake = self.channel = self._receiver = None
@@ -290,8 +265,7 @@ class ConsumerLoop:
             if self.on_iteration is not None:
                 self.on_iteration(receiver.last_message_at)
             timeout = max_timeout
-            receipts = self._acknowledge(now) if self._receipts else None
-            for due in (waits_until, receipts):
+            for due in (waits_until, self._acknowledge(now)):
                 if due is not None:
                     timeout = min(timeout, max(0.001, due - time.monotonic()))
             self._sleeps_until = now + timeout
@@ -307,18 +281,11 @@ class ConsumerLoop:
         self._acknowledge(math.inf)
 
     def _acknowledge(self, now: float) -> float | None:
-        if not self._receipts:
-            return None
-        self._receipts_due = self._receipts_due or now + ACK_DELAY_SECONDS
-        if now < self._receipts_due and len(self._receipts) < MAX_DELAYED_ACKS:
-            return self._receipts_due
-        self._receipts_due = 0.0
-        self._acknowledge_now([self._receipts.popleft() for _ in range(len(self._receipts))])
+        """Send the delayed acknowledgements that are due; return when the next ones are."""
         return None
 
-    def _acknowledge_now(self, messages: list[Any]) -> None:
-        for channel, group in _grouped(messages, "amqp_channel").items():
-            _settle_all(channel, group)
+    def _on_error(self, error: BaseException) -> None:  # noqa: B027
+        """Handle an error that ended the use of a connection."""
 
     def delete_private_queue(self, name: str) -> None:
         """Remove the private queue of a stopped process, unless it is used. Thread-safe."""
@@ -365,30 +332,18 @@ class ConsumerLoop:
         """
         self.ack_many((message,))
 
-    def ack_many(self, messages: Sequence[Any]) -> None:
-        # Messages that were acknowledged together with their replies need no call.
-        held = self.work.held
-        unacknowledged = [each for each in messages if not each.acknowledged or each in held]
-        if unacknowledged:
-            # One call for each: the connection may be lost in between.
-            self._ack_soon(unacknowledged)
-            self._wake_consumer()
+    @abc.abstractmethod
+    def ack_many(self, messages: Sequence[Any]) -> None: ...
 
+    @abc.abstractmethod
     def ack_later(self, *messages: Any) -> None:
         """`ack` messages together with others, within about a second."""
-        if self._target.amqp and not self.work.queues:
-            self._receipts.extend(messages)  # This does not wake the thread.
-        else:
-            self._ack_soon(messages)
-
-    def _ack_soon(self, messages: Iterable[Any]) -> None:
-        self._pending_calls.extend(functools.partial(self._settle, each, _ack) for each in messages)
 
     def ack_answered(self, acknowledge: Callable[[list[Any]], object], jobs: Sequence[Any]) -> None:
         """Call `acknowledge(jobs)`, which calls `ack_many`, after their replies are published."""
         acknowledge(list(jobs))
 
-    def release_many(self, messages: Sequence[Any]) -> None:
+    def release_many(self, messages: Sequence[Any]) -> None:  # noqa: B027
         """Release the slots of requests that are about to be answered, if the sender keeps up.
 
         Thread-safe; only for brokers of wbengine.
@@ -429,32 +384,19 @@ class ConsumerLoop:
         # The copy must be published after consuming has ended, like requeued requests.
         self.call_soon(functools.partial(self._send_later, copy))
 
+    @abc.abstractmethod
     def _settle(self, message: Any, how: Callable[[Any], None]) -> None:
-        work = self.work
-        if message in work.held:
-            if work.is_on_channel(message):
-                how(message)
-            work.free(message)
-        elif message.channel in (self.channel, work.channel):
-            how(message)
+        """Settle a request with `how(message)`, and free its slot."""
 
+    @abc.abstractmethod
     def _on_work(self, message: Any) -> None:
-        work = self.work
-        if not work.admits(message):
-            self.return_unstarted(message)
-            return
-        work.held[message] = time.monotonic()
-        self._handle(message)
-        if message.acknowledged and message in work.held:
-            work.free(message)
+        """Pass on a delivered request."""
 
-    def _receiver_of(self, connection: Any) -> Receiver:
-        kind = AmqpReceiver if self._target.amqp else KombuReceiver
-        return kind(connection, self._target, self._topology, self.work, self._refused)
+    @abc.abstractmethod
+    def _receiver_of(self, connection: Any) -> Receiver: ...
 
-    def _prefetcher(self, queues: Sequence[str], slots: int) -> Prefetcher:
-        kind = AmqpPrefetcher if self._target.amqp else KombuPrefetcher
-        return kind(queues, slots)
+    @abc.abstractmethod
+    def _prefetcher(self, queues: Sequence[str], slots: int) -> Prefetcher: ...
 
     def wake_by(self, due: float) -> None:
         if due < self._sleeps_until and threading.get_ident() != self._consumer:
@@ -469,18 +411,7 @@ class ConsumerLoop:
             both are sent together.
         :returns: False if the reply must be sent with the sender.
         """
-        receiver = self._receiver  # Read once: the consumer's thread may reset it at any time.
-        replies = None if receiver is None else receiver.replies
-        if replies is None or not replies.answer(message, request, self._free_acknowledged, soon):
-            return False
-        if soon:
-            self.wake_by(time.monotonic() + DEFERRED_SECONDS)
-        return True
-
-    def _free_acknowledged(self, request: Any) -> None:
-        work = self.work
-        if isinstance(work, AmqpPrefetcher) and work.free_acknowledged(request):
-            self.call_soon(work.adjust)
+        return False
 
 
 class BrokerConsumerLoop(ConsumerLoop):
@@ -493,8 +424,8 @@ class BrokerConsumerLoop(ConsumerLoop):
         return BrokerPrefetcher(queues, slots)
 
     def ack_many(self, messages: Sequence[Any]) -> None:
-        for consumer, group in _grouped(messages, "channel").items():
-            _settle_all(consumer, group)
+        for consumer, group in grouped(messages, "channel").items():
+            settle_all(consumer, group)
         self._free_many(messages)
 
     def ack_later(self, *messages: Any) -> None:
@@ -504,7 +435,7 @@ class BrokerConsumerLoop(ConsumerLoop):
         self._sender.call_later(acknowledge, *jobs)  # Later, so that no slot waits for it.
 
     def forget_many(self, messages: Sequence[Any]) -> None:
-        for consumer, group in _grouped(messages, "channel").items():
+        for consumer, group in grouped(messages, "channel").items():
             consumer.forget_many(group)
         self._free_many(messages)
 
@@ -517,12 +448,12 @@ class BrokerConsumerLoop(ConsumerLoop):
 
     def release_many(self, messages: Sequence[Any]) -> None:
         if self._sender.queue_length < _MAX_QUEUED_REPLIES_PER_SLOT * self.work.slots:
-            for consumer, group in _grouped(messages, "channel").items():
+            for consumer, group in grouped(messages, "channel").items():
                 consumer.release_many(group)
 
     def order(self, done: Sequence[Any]) -> Order | None:
         order = None
-        for consumer, group in _grouped(done, "channel").items():
+        for consumer, group in grouped(done, "channel").items():
             if consumer is self.work.channel:
                 order = consumer.order(group)
             else:
@@ -563,14 +494,14 @@ class _Copying(DeliveryHooks):
         self._owner.requeue(*message.correlation)
 
 
-def _grouped(messages: Iterable[Any], by: str) -> dict[Any, list[Any]]:
+def grouped(messages: Iterable[Any], by: str) -> dict[Any, list[Any]]:
     groups: dict[Any, list[Any]] = {}
     for message in messages:
         groups.setdefault(getattr(message, by), []).append(message)
     return groups
 
 
-def _settle_all(channel: Any, messages: list[Any]) -> None:
+def settle_all(channel: Any, messages: list[Any]) -> None:
     crashpoint("proxy.before-ack")
     try:
         channel.ack_many(messages)
@@ -579,17 +510,6 @@ def _settle_all(channel: Any, messages: list[Any]) -> None:
         LOG.debug("%d messages cannot be acknowledged (%s)", len(messages), error)
     except Exception as error:
         LOG.warning("%d messages cannot be acknowledged (%s)", len(messages), error)
-
-
-def _ack(message: Any) -> None:
-    crashpoint("proxy.before-ack")
-    try:
-        message.ack()
-        crashpoint("proxy.after-ack")
-    except OSError as error:
-        LOG.debug("message %s cannot be acknowledged (%s)", message.delivery_tag, error)
-    except Exception as error:
-        LOG.warning("message %s cannot be acknowledged (%s)", message.delivery_tag, error)
 
 
 def _requeue(message: Any) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -10,11 +12,15 @@ from typing import Any, Final
 import kombu
 
 from wbengine import transports
+from wbengine._concurrency.crash_points import crashpoint
 from wbengine.engines.worker_based._connections import topology
+from wbengine.engines.worker_based._connections.consumer_loop import ConsumerLoop
 from wbengine.engines.worker_based._connections.receiver import Consume, Prefetcher, Receiver
 from wbengine.engines.worker_based._connections.sender import OutgoingMessage, Sender
 from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.transports import _safe_message
+
+LOG = logging.getLogger(__name__)
 
 #: Seconds after which a running request is acknowledged. RabbitMQ closes a channel whose messages
 #: are not acknowledged within 30 minutes.
@@ -131,7 +137,7 @@ class KombuReceiver(Receiver):
         self._own: Any = None
         self._consumer: Any = None
 
-    def _begin(self, on_own: Consume, on_work: Consume, replies_from: float) -> None:
+    def _begin(self, on_own: Consume, on_work: Consume) -> None:
         self.channel = _safe_message.channel_of(self._connection)
         self._own = self._layout.declare_own(self.channel)
         queues = [self._own, *self._layout.declare_common(self.channel)]
@@ -212,3 +218,58 @@ class KombuSender(Sender):
 
     def _writer_of(self, connection: kombu.Connection) -> KombuWriter:
         return KombuWriter(connection, self._layout)
+
+
+class KombuConsumerLoop(ConsumerLoop):
+    """Consumes with a transport of kombu. The consumer's thread acknowledges."""
+
+    def _receiver_of(self, connection: Any) -> Receiver:
+        return KombuReceiver(connection, self._target, self._topology, self.work, self._refused)
+
+    def _prefetcher(self, queues: Sequence[str], slots: int) -> Prefetcher:
+        return KombuPrefetcher(queues, slots)
+
+    def ack_many(self, messages: Sequence[Any]) -> None:
+        # Messages that were acknowledged together with their replies need no call.
+        held = self.work.held
+        unacknowledged = [each for each in messages if not each.acknowledged or each in held]
+        if unacknowledged:
+            # One call for each: the connection may be lost in between.
+            self._ack_soon(unacknowledged)
+            self._wake_consumer()
+
+    def ack_later(self, *messages: Any) -> None:
+        self._ack_soon(messages)
+
+    def _ack_soon(self, messages: Iterable[Any]) -> None:
+        self._pending_calls.extend(functools.partial(self._settle, each, _ack) for each in messages)
+
+    def _settle(self, message: Any, how: Callable[[Any], None]) -> None:
+        work = self.work
+        if message in work.held:
+            if work.is_on_channel(message):
+                how(message)
+            work.free(message)
+        elif message.channel in (self.channel, work.channel):
+            how(message)
+
+    def _on_work(self, message: Any) -> None:
+        work = self.work
+        if not work.admits(message):
+            self.return_unstarted(message)
+            return
+        work.held[message] = time.monotonic()
+        self._handle(message)
+        if message.acknowledged and message in work.held:
+            work.free(message)
+
+
+def _ack(message: Any) -> None:
+    crashpoint("proxy.before-ack")
+    try:
+        message.ack()
+        crashpoint("proxy.after-ack")
+    except OSError as error:
+        LOG.debug("message %s cannot be acknowledged (%s)", message.delivery_tag, error)
+    except Exception as error:
+        LOG.warning("message %s cannot be acknowledged (%s)", message.delivery_tag, error)

@@ -8,7 +8,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from wbengine import exceptions as exc
 from wbengine import transports
@@ -16,9 +16,6 @@ from wbengine.engines.worker_based._connections import topology
 from wbengine.engines.worker_based._connections.sender import DeliveryHooks, OutgoingMessage
 from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.transports._broker import Broker, Consumer
-
-if TYPE_CHECKING:
-    from wbengine.engines.worker_based._connections.amqp_confirms import ReplyPublisher
 
 #: Seconds after which queues are declared again: a cleaner of temporary files may have removed
 #: them, or a broker after days without use.
@@ -181,8 +178,6 @@ class Receiver(abc.ABC):
     """
 
     wake: Callable[[], None] | None = None
-    #: Publishes replies; only with RabbitMQ.
-    replies: ReplyPublisher | None = None
     #: Whether the broker currently reads nothing from this connection.
     is_blocked = False
 
@@ -205,17 +200,16 @@ class Receiver(abc.ABC):
         on_own: Consume,
         on_work: Consume,
         send: Callable[[OutgoingMessage], None],
-        replies_from: float = 0.0,
     ) -> None:
-        """Declare queues and consume. `send` publishes; from `replies_from`, `replies` does too."""
+        """Declare queues and consume. `send` publishes."""
         self._send = send
         if self._can_fall_silent:
             self._echo = Echo(ECHO_AFTER_SECONDS, DEAF_AFTER_SECONDS, time.monotonic())
-        self._begin(self._recording(on_own), self._recording(on_work), replies_from)
+        self._begin(self._recording(on_own), self._recording(on_work))
         self._set_due(time.monotonic())
 
     @abc.abstractmethod
-    def _begin(self, on_own: Consume, on_work: Consume, replies_from: float) -> None: ...
+    def _begin(self, on_own: Consume, on_work: Consume) -> None: ...
 
     @abc.abstractmethod
     def _declare(self) -> None:
@@ -329,7 +323,7 @@ class BrokerReceiver(Receiver):
         self.wake = broker.wake
         broker.on_discard = self._count_discarded
 
-    def _begin(self, on_own: Consume, on_work: Consume, replies_from: float) -> None:
+    def _begin(self, on_own: Consume, on_work: Consume) -> None:
         self._declare()
         self.channel = Consumer(self._broker, on_own)
         self.channel.consume((self._layout.topic,))
