@@ -88,7 +88,7 @@ PARTS: dict[str, tuple[str, ...]] = {
         f"{_WIRE}.proxy:Proxy.send",
         f"{_WIRE}.proxy:Proxy._on_message",
         f"{_WIRE}._connections.amqp_receiver:AmqpConsumerLoop.answer",
-        f"{_WIRE}._connections.receiver:BrokerReceiver.drain",
+        "wbengine.transports._broker:Broker.drain",
         f"{_WIRE}._connections.amqp_receiver:AmqpReceiver.drain",
         f"{_WIRE}._connections.amqp_sender:AmqpSender._publish",
         f"{_WIRE}._connections.amqp_confirms:ReplyPublisher.answer",

@@ -270,7 +270,7 @@ class ConsumerLoop(abc.ABC):
                     timeout = min(timeout, max(0.001, due - time.monotonic()))
             self._sleeps_until = now + timeout
             try:
-                receiver.drain(timeout=timeout)
+                receiver.drain(timeout)
             except TimeoutError:
                 pass
         self._finish_calls()

@@ -178,6 +178,9 @@ class Receiver(abc.ABC):
     """
 
     wake: Callable[[], None] | None = None
+    #: Waits for messages, at most these seconds, and passes them on. Raises TimeoutError if no
+    #: message arrived.
+    drain: Callable[[float], None]
     #: Whether the broker currently reads nothing from this connection.
     is_blocked = False
 
@@ -214,13 +217,6 @@ class Receiver(abc.ABC):
     @abc.abstractmethod
     def _declare(self) -> None:
         """Declare all queues again."""
-
-    @abc.abstractmethod
-    def drain(self, timeout: float) -> None:
-        """Wait for messages and pass them on.
-
-        :raises TimeoutError: if no message arrived.
-        """
 
     def _recording(self, handle: Consume) -> Consume:
         echo = self._echo
@@ -320,7 +316,7 @@ class BrokerReceiver(Receiver):
         super().__init__(target, layout, refused)
         self._broker = broker
         self._work = work
-        self.wake = broker.wake
+        self.wake, self.drain = broker.wake, broker.drain
         broker.on_discard = self._count_discarded
 
     def _begin(self, on_own: Consume, on_work: Consume) -> None:
@@ -338,9 +334,6 @@ class BrokerReceiver(Receiver):
 
     def _declare(self) -> None:
         self._layout.declare_queues_on(self._broker, self._work.queues)
-
-    def drain(self, timeout: float) -> None:
-        self._broker.drain(timeout)
 
     def end(self, remove: bool) -> None:
         self._work.pause()
