@@ -216,6 +216,7 @@ class Request(Message):
         "result",
         "since",
         "task",
+        "task_cls",
         "timeout",
         "uuid",
     )
@@ -231,6 +232,7 @@ class Request(Message):
         failures: Mapping[str, ft.Failure] | None = None,
     ) -> None:
         self.task = task
+        self.task_cls = object_names.class_name(type(task))
         self.uuid = uuid
         self.action = action
         self.arguments = arguments
@@ -316,7 +318,7 @@ class Request(Message):
             "arguments": {
                 name: pack(value, f"arguments[{name!r}]") for name, value in self.arguments.items()
             },
-            "task_cls": object_names.class_name(self.task.__class__),
+            "task_cls": self.task_cls,
             "task_name": self.task.name,
             "task_version": list(self.task.version),
         }

@@ -13,7 +13,6 @@ from wbengine import _payloads
 from wbengine import exceptions as exc
 from wbengine._calls import invocation, start_times
 from wbengine._concurrency import time_limits
-from wbengine._introspection import object_names
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based._discovery import snapshots
 from wbengine.engines.worker_based._messages import envelope as env
@@ -109,7 +108,7 @@ class TrackedRequest(pr.Request):
         "expires_at", "fence", "flow", "heard", "id", "index", "invocation", "key", "lookups",
         "lost", "lowest_epoch", "missing_row_reason", "opened", "opening", "pending_outcome",
         "position", "possibly_lost", "publish_count", "queue", "ran", "receipt", "refused",
-        "resends", "search_started_at", "sent_at", "suspect", "task_cls", "unused_epoch", "worker",
+        "resends", "search_started_at", "sent_at", "suspect", "unused_epoch", "worker",
     )  # fmt: skip
 
     def __init__(
@@ -133,7 +132,6 @@ class TrackedRequest(pr.Request):
         #: The run of the flow, for the ledger.
         self.fence = NO_FENCE
         self.done = done
-        self.task_cls = object_names.class_name(type(call.task))
         self.since = self.born = now
         self.epoch = self.lowest_epoch = self.unused_epoch = call.epoch
         self.lookups = self.resends = self.publish_count = 0
