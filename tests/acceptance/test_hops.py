@@ -13,10 +13,10 @@ from tests.support.brokers import broker_url
 CEILINGS = {
     "serial": 57,
     "parallel": 62,
-    "worker-based memory": 120,
-    "worker-based filesystem": 128,
-    "worker-based redis": 131,
-    "worker-based rabbitmq": 126,
+    "worker-based memory": 113,
+    "worker-based filesystem": 121,
+    "worker-based redis": 124,
+    "worker-based rabbitmq": 120,
 }
 #: A lower count means that the trace is incomplete.
 LEAST = 15
