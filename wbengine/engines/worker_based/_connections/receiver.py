@@ -1,4 +1,7 @@
-"""Consume messages on one connection."""
+"""Consume on one connection: the private queue, and shared queues of requests.
+
+At most one request for each slot is taken, from the first queue that has one.
+"""
 
 from __future__ import annotations
 
