@@ -3,7 +3,8 @@
 They model the next two releases after a change of formats. The *first* reads formats 1 and
 2 and writes 1, the *second* writes 2. In format 2, the epoch of a message is in another header,
 the bodies of REQUEST and RESPONSE and the head of a message have other members, and the messages
-of a queue in Redis have another key. The tables of folders and ledgers change only their number.
+of a consumer in Redis have another key. The keys of Redis have format 2, then 3. The tables of
+folders and ledgers change only their number.
 """
 
 from __future__ import annotations
@@ -65,10 +66,10 @@ def write_body(body: Mapping[str, Any]) -> dict[str, Any]:
 def check_size('''
 
 _CONVERT_KEYS = """\
-if call('HGET', meta_key, 'f') == '1' then
-  for _, queue in ipairs(call('SMEMBERS', prefix .. 'qs')) do
-    if call('EXISTS', data_key(queue)) == 1 then
-      call('RENAME', data_key(queue), prefix .. 'data:' .. queue)
+if call('HGET', meta_key, 'f') == '2' then
+  for _, consumer in ipairs(call('ZRANGE', consumers_key, 0, -1)) do
+    if call('EXISTS', held_key(consumer)) == 1 then
+      call('RENAME', held_key(consumer), prefix .. 'taken:' .. consumer)
     end
   end
   call('HSET', meta_key, 'f', FORMAT)
@@ -126,19 +127,19 @@ WRITE_MESSAGES: Changes = (
 )
 
 READ_STORES: Changes = (
-    (_FORMATS, 'Format("key", 1, (1,))', 'Format("key", 1, (1, 2))'),
+    (_FORMATS, 'Format("key", 2, (2,))', 'Format("key", 2, (2, 3))'),
     (_FORMATS, 'Format("folder", 1, (1,))', 'Format("folder", 1, (1, 2))'),
     (_FORMATS, 'Format("ledger", 1, (1,))', 'Format("ledger", 1, (1, 2))'),
     (
         f"{_SCRIPTS}/shared/server.lua",
-        "return prefix .. 'd:' .. queue",
-        "return prefix .. (call('HGET', prefix .. 'm', 'f') == '2' and 'data:' or 'd:') .. queue",
+        "return prefix .. 'h:' .. consumer",
+        "return prefix .. (call('HGET', prefix .. 'm', 'f') == '3' and 'taken:' or 'h:') .. consumer",
     ),
 )
 
 #: This build also converts existing keys and tables when it opens them.
 WRITE_STORES: Changes = (
-    (_FORMATS, 'Format("key", 1, (1, 2))', 'Format("key", 2, (1, 2))'),
+    (_FORMATS, 'Format("key", 2, (2, 3))', 'Format("key", 3, (2, 3))'),
     (_FORMATS, 'Format("folder", 1, (1, 2))', 'Format("folder", 2, (1, 2))'),
     (_FORMATS, 'Format("ledger", 1, (1, 2))', 'Format("ledger", 2, (1, 2))'),
     (

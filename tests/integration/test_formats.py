@@ -28,7 +28,7 @@ def test_redis_transport_with_newer_keys_is_refused(redis_url: Any, client: redi
     client.hset(key, "f", NEWER)
     with pytest.raises(exceptions.TransportFailure, match="has key format 99, and wbengine"):
         target.open()
-    client.hset(key, "f", 1)
+    client.hset(key, "f", data_formats.REDIS.written)
     with contextlib.closing(target.open()) as broker:
         assert broker.delete_queue("q") == 0
 
@@ -40,7 +40,7 @@ def test_redis_ledger_with_newer_keys_is_refused(redis_url: Any, client: redis.R
     client.hset(key, "format", NEWER)
     with pytest.raises(exceptions.LedgerFailure, match="has key format 99, and wbengine"):
         ledgers.open_ledger(str(redis_url))
-    client.hset(key, "format", 1)
+    client.hset(key, "format", data_formats.REDIS.written)
     with contextlib.closing(ledgers.open_ledger(str(redis_url))) as ledger:
         assert ledger.ids() == {"a"}
 

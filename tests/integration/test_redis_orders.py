@@ -36,11 +36,10 @@ def fill_slots(both, count):
 def waiting_ids(whose, server):
     """Return the ids of waiting requests, by whether they are marked as redelivered."""
     prefix = whose.store.place.prefix
-    numbers = [number.decode() for number in server.zrange(f"{prefix}q:q", 0, -1)]
     found = {True: set(), False: set()}
-    for number in numbers:
-        data = server.hget(f"{prefix}d:q", number.rstrip("r"))
-        found[number.endswith("r")].add(data[1:].split()[0].decode())
+    for message in server.zrange(f"{prefix}q:q", 0, -1):
+        number, label, _ = message.split(b" ", 2)
+        found[number.endswith(b"r")].add(label[1:].decode())
     return found
 
 

@@ -178,4 +178,4 @@ class Both(Taker):
     def left(self, client):
         """Return the keys of unacknowledged messages and the number of messages."""
         held = [key for key in client.keys("*}:h:*") if client.hkeys(key)]
-        return held, client.hlen(f"{self.store.place.prefix}d:q")
+        return held, client.zcard(f"{self.store.place.prefix}q:q")

@@ -65,7 +65,7 @@ class Format(NamedTuple):
 #: results of ledgers.
 MESSAGE: Final = Format("message", 1, (1,))
 #: Keys of the transport and of the ledger in Redis.
-REDIS: Final = Format("key", 1, (1,))
+REDIS: Final = Format("key", 2, (2,))
 #: The database of a folder: its transport and its ledger.
 FOLDER: Final = Format("folder", 1, (1,))
 #: Tables of a ledger in a database.

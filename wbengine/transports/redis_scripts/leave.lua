@@ -17,7 +17,7 @@ for _, queue in ipairs(call('ZRANGEBYSCORE', prefix .. 'own', '-inf', time - GON
 end
 local queues = call('SMEMBERS', prefix .. 'qs')
 for _, queue in ipairs(queues) do
-  if call('EXISTS', data_key(queue)) == 1 then return 0 end
+  if call('EXISTS', queue_key(queue)) == 1 then return 0 end
 end
 for _, queue in ipairs(queues) do call('DEL', prefix .. 'bell:' .. queue) end
 for _, key in ipairs({'m', 'b', 'qs', 'own', 'c'}) do call('DEL', prefix .. key) end

@@ -3,4 +3,4 @@
 -- include queues
 
 first_write()
-if call('ZCARD', prefix .. 'q:' .. queue) > 0 then wake(queue) end
+if call('ZCARD', queue_key(queue)) > 0 then wake(queue) end

@@ -13,7 +13,10 @@ for _, key in ipairs({'m', 'b', 'qs', 'own', 'c'}) do
   call('PEXPIRE', prefix .. key, UNUSED_KEY_MS)
 end
 -- A consumer without capacity takes nothing, so it reports only here.
-if consumer ~= '' then call('ZADD', consumers_key, 'XX', time, consumer) end
+if consumer ~= '' then
+  call('ZADD', consumers_key, 'XX', time, consumer)
+  call('PEXPIRE', held_key(consumer), UNUSED_KEY_MS)
+end
 for _, queue in ipairs(owned) do
   call('ZADD', prefix .. 'own', 'XX', time, queue)
   prolong_queue(queue)

@@ -4,14 +4,17 @@
 -- include settling
 
 local function purge(queue)
-  local numbers = call('ZRANGE', prefix .. 'q:' .. queue, 0, -1)
-  for _, number in ipairs(numbers) do delete_messages(queue, {number}) end
-  call('DEL', prefix .. 'q:' .. queue)
-  return #numbers
+  local count = 0
+  repeat
+    local popped = call('ZPOPMIN', queue_key(queue), 500)
+    for k = 1, #popped, 2 do delete_body(popped[k]) end
+    count = count + #popped / 2
+  until #popped == 0
+  return count
 end
 local function drop_queue(queue)
   local waiting = purge(queue)
-  call('DEL', data_key(queue), prefix .. 'bell:' .. queue)
+  call('DEL', prefix .. 'bell:' .. queue)
   call('SREM', prefix .. 'qs', queue)
   call('ZREM', prefix .. 'own', queue)
   for _, binding in ipairs(call('HKEYS', prefix .. 'b')) do

@@ -40,18 +40,15 @@ local function write_messages()
   local number = call('HINCRBY', meta_key, 'n', total) - total
   for queue, messages in pairs(messages_by_queue) do
     if messages then
-      local queue_key = prefix .. 'q:' .. queue
-      local data, places = {}, {}
+      local places = {}
       for i, message in ipairs(messages) do
         number = number + 1
-        data[2 * i - 1], data[2 * i] = number, message[2]
         places[2 * i - 1] = string.format('%.0f', message[1] + number)
-        places[2 * i] = number .. message[3]
+        places[2 * i] = number .. message[3] .. ' ' .. message[2]
       end
-      call('HSET', data_key(queue), unpack(data))
-      call('ZADD', queue_key, unpack(places))
-      -- A queue that was empty has new keys, which have no expiry.
-      if wake(queue) or call('ZCARD', queue_key) == #messages then prolong_queue(queue) end
+      call('ZADD', queue_key(queue), unpack(places))
+      -- A queue that was empty has a new key, which has no expiry.
+      if wake(queue) or call('ZCARD', queue_key(queue)) == #messages then prolong_queue(queue) end
     end
   end
 end

@@ -1,12 +1,11 @@
--- prolong_queue(queue): set the expiry of the messages of the queue
+-- prolong_queue(queue): set the expiry of its waiting messages
 -- wake(queue): wake up a consumer that waits for the queue -> false if there is a wake-up already
 -- read_routing() -> version of the routing, bindings
 
 -- include server
 
 local function prolong_queue(queue)
-  call('PEXPIRE', prefix .. 'q:' .. queue, UNUSED_KEY_MS)
-  call('PEXPIRE', data_key(queue), UNUSED_KEY_MS)
+  call('PEXPIRE', queue_key(queue), UNUSED_KEY_MS)
 end
 local function wake(queue)
   local wake_key = prefix .. 'bell:' .. queue

@@ -4,8 +4,8 @@
 -- first_write(): a write that needs no memory. A server without free memory refuses none of the
 --   writes that follow
 -- now() -> time of the server in milliseconds, at the first call
--- data_key(queue) -> key of the messages of a queue
--- held_key(consumer) -> key of the numbers of messages that a consumer has
+-- queue_key(queue) -> key of its waiting messages
+-- held_key(consumer) -> key of the messages that a consumer has
 
 local prefix = KEYS[1]
 local meta_key, consumers_key = prefix .. 'm', prefix .. 'c'
@@ -19,5 +19,5 @@ local function now()
   end
   return current_time
 end
-local function data_key(queue) return prefix .. 'd:' .. queue end
+local function queue_key(queue) return prefix .. 'q:' .. queue end
 local function held_key(consumer) return prefix .. 'h:' .. consumer end

@@ -6,18 +6,9 @@
 -- include queues
 -- include claims
 
--- Return the number of the next messages that fit into a batch that has so many bytes, the bytes of
--- the batch with them, and whether the next message does not fit.
-local function count_fitting(queue, limit, bytes)
-  local count = 0
-  for _, number in ipairs(call('ZRANGE', prefix .. 'q:' .. queue, 0, limit - 1)) do
-    local key, body = string.match(number, '^(%d+)[@&]?(%x*)')
-    local size = call('HSTRLEN', data_key(queue), key)
-    if body ~= '' then size = size + call('STRLEN', prefix .. 'b:' .. body) end
-    if bytes > 0 and bytes + size > MAX_BATCH_BYTES then return count, bytes, true end
-    count, bytes = count + 1, bytes + size
-  end
-  return count, bytes, false
+local function return_popped(queue, popped, first)
+  for k = first, #popped, 2 do call('ZADD', queue_key(queue), popped[k + 1], popped[k]) end
+  prolong_queue(queue)
 end
 local function take_messages(order)
   local consumer, holder = order.consumer, order.holder
@@ -33,43 +24,40 @@ local function take_messages(order)
   for index, group in ipairs(order.groups) do
     local capacity = tonumber(group[1])
     for _, queue in ipairs(group[2]) do
-      local queue_key = prefix .. 'q:' .. queue
-      local limit, count = capacity, 0
-      if limit > 0 and not full then count, bytes, full = count_fitting(queue, limit, bytes) end
-      if count > 0 and claims == nil then
+      local limit, held = capacity, {}
+      local popped = limit > 0 and not full and call('ZPOPMIN', queue_key(queue), limit) or {}
+      if #popped > 0 and claims == nil then
         claims = holder ~= '' and ledger_info()[1] == order.digest
-        if claims and refuses_claims() then return {} end
-      end
-      local popped = count > 0 and call('ZPOPMIN', queue_key, count) or {}
-      if #popped > 0 then
-        local numbers, held = {}, {}
-        for k = 1, #popped, 2 do numbers[#numbers + 1] = string.match(popped[k], '^%d+') end
-        for k, data in ipairs(call('HMGET', data_key(queue), unpack(numbers))) do
-          local number, place = popped[2 * k - 1], popped[2 * k]
-          if data then
-            held[#held + 1] = queue .. ' ' .. number
-            held[#held + 1] = place .. ' ' .. order.number
-            local reply = false
-            if claims then
-              local id, epoch, ledger_digest = read_label(data)
-              if ledger_digest == order.digest then
-                local name = consumer .. ':' .. order.number .. ':' .. number
-                reply = claim_row(id, epoch, holder, name)
-                if reply[1] == 'GRANTED' then
-                  granted_ids[#granted_ids + 1], last_granted = id, reply
-                end
-              end
-            end
-            taken[#taken + 1] = {index - 1, queue, number, data, reply}
-            capacity = capacity - 1
-          end
+        if claims and refuses_claims() then
+          return_popped(queue, popped, 1)
+          return {}
         end
-        if #held > 0 then call('HSET', messages_key, unpack(held)) end
       end
+      for k = 1, #popped, 2 do
+        local number, start = string.match(popped[k], '^(%S+) ?()')
+        local data, body = string.sub(popped[k], start), string.match(number, '[@&](%x+)')
+        local size = #data + (body and call('STRLEN', prefix .. 'b:' .. body) or 0)
+        full = bytes > 0 and bytes + size > MAX_BATCH_BYTES
+        if full then
+          return_popped(queue, popped, k)
+          break
+        end
+        bytes, capacity = bytes + size, capacity - 1
+        held[#held + 1] = queue .. ' ' .. number
+        held[#held + 1] = popped[k + 1] .. ' ' .. order.number .. ' ' .. data
+        local reply = false
+        local id, epoch, digest
+        if claims then id, epoch, digest = read_label(data) end
+        if id and digest == order.digest then
+          reply = claim_row(id, epoch, holder, consumer .. ':' .. order.number .. ':' .. number)
+          if reply[1] == 'GRANTED' then granted_ids[#granted_ids + 1], last_granted = id, reply end
+        end
+        taken[#taken + 1] = {index - 1, queue, number, data, reply}
+      end
+      if #held > 0 then call('HSET', messages_key, unpack(held)) end
       -- One wake-up announces any number of messages, so the next consumer needs another one.
-      if (full or (count > 0 and count == limit)) and call('ZCARD', queue_key) > 0 then
-        wake(queue)
-      end
+      local is_limited = full or (#held > 0 and capacity == 0)
+      if is_limited and call('ZCARD', queue_key(queue)) > 0 then wake(queue) end
     end
   end
   if #taken > 0 then call('PEXPIRE', messages_key, UNUSED_KEY_MS) end
