@@ -133,7 +133,7 @@ READ_STORES: Changes = (
     (
         f"{_SCRIPTS}/shared/server.lua",
         "return prefix .. 'h:' .. consumer",
-        "return prefix .. (call('HGET', prefix .. 'm', 'f') == '3' and 'taken:' or 'h:') .. consumer",
+        "return prefix .. (call('HGET', meta_key, 'f') == '3' and 'taken:' or 'h:') .. consumer",
     ),
 )
 

@@ -237,7 +237,6 @@ def test_order_reports_heartbeat_of_consumer_and_worker(both, client):
     prefix = both.store.place.prefix
     client.zadd(f"{prefix}c", {both.store._consumer_name: 1})
     client.zadd(f"{prefix}beats", {"w": 1})
-    both.store._next_report_at = 0.0
     both.end(*both.messages, order=both.channel.order(both.messages))
     assert client.zscore(f"{prefix}c", both.store._consumer_name) > 1
     assert client.zscore(f"{prefix}beats", "w") > 1

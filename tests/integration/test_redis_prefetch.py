@@ -48,7 +48,7 @@ def wait_until_blocked(end, redis_server, url):
 
 def held(redis_server, url):
     with redis_server.client(url.rpartition("/")[2]) as client:
-        return [key for key in client.keys("*}:h:*") for _ in client.hkeys(key)]
+        return [key for key in client.keys("*}:h:*") for field in client.hkeys(key) if field]
 
 
 def test_message_is_delivered_with_end_of_wait_without_another_take(redis_url, redis_server, ends):
@@ -59,7 +59,7 @@ def test_message_is_delivered_with_end_of_wait_without_another_take(redis_url, r
         sender.send("one", "mine")
         assert taker.drain(1) == ["one"]
         asked = client.info("commandstats")["cmdstat_evalsha"]["calls"] - before
-    assert asked == 3  # published, taken, acknowledged
+    assert asked == 2  # published, taken
 
 
 @pytest.mark.parametrize("prefetch", [1, 2])

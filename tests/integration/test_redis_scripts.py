@@ -77,7 +77,7 @@ class Server:
     ) -> Sequence[transport.TakenEntry]:
         """Join, take messages and claim their rows for the holder `w`."""
         assert self(transport.join("c", "data"))
-        order = transport.Take("c", number, "w", "digest", True, [(limit, [queue])])
+        order = transport.Take("c", number, "w", "digest", [(limit, [queue])])
         entries = self(transport.take(order))
         assert entries is not None
         return entries
@@ -276,7 +276,7 @@ def test_take_of_unknown_consumer_changes_nothing(server: Server) -> None:
     server.open()
     server.publish(request())
     before = server.contents()
-    order = transport.Take("c", "1", "w", "digest", True, [(10, ["q"])])
+    order = transport.Take("c", "1", "w", "digest", [(10, ["q"])])
     assert server(transport.take(order)) is None
     assert server.contents() == before
 
@@ -410,7 +410,7 @@ def test_finish_requests_stores_publishes_acknowledges_and_takes(server: Server)
     server.open(("a", 1), ("b", 1))
     server.publish(request("a"), request("b"))
     server.take(1)
-    order = transport.Take("c", "2", "w", "digest", False, [(1, ["q"])])
+    order = transport.Take("c", "2", "w", "digest", [(1, ["q"])])
     result = server.finish(order=order).result
     assert result is not None and result.taken is not None
     assert result.counts == [1]
@@ -704,7 +704,7 @@ def test_full_server_refuses_new_work_before_any_change(full: Server, name: str)
 
 
 def test_full_server_finishes_requests_and_takes_the_next_ones(full: Server) -> None:
-    order = transport.Take("c", "2", "w", "digest", True, [(1, ["q"])])
+    order = transport.Take("c", "2", "w", "digest", [(1, ["q"])])
     result = full.finish(order=order).result
     assert result is not None and result.taken is not None
     assert (result.counts, len(result.taken)) == ([1], 1)
@@ -715,7 +715,7 @@ def test_full_server_finishes_requests_and_takes_the_next_ones(full: Server) -> 
 @pytest.mark.parametrize(
     "step",
     [
-        transport.take(transport.Take("c", "2", "w", "digest", False, [(1, ["q"])])),
+        transport.take(transport.Take("c", "2", "w", "digest", [(1, ["q"])])),
         transport.settle("c", "q", ["1"]),
         transport.requeue("c", "q", "1", True),
         transport.requeue("c", "q", "1", False, True),

@@ -59,7 +59,7 @@ def test_no_message_is_held_after_flow_ends(redis_url, redis_server, patient, mo
         executor.start()
         for _ in range(5):
             engines.load(flow, engine="worker-based", executor=executor).run()
-            until(lambda: not client.keys("*}:h:*"))
+            until(lambda: not any(any(client.hkeys(key)) for key in client.keys("*}:h:*")))
 
 
 def megabytes_of_an_idle_worker(redis_url, tmp_path):

@@ -177,5 +177,5 @@ class Both(Taker):
 
     def left(self, client):
         """Return the keys of unacknowledged messages and the number of messages."""
-        held = [key for key in client.keys("*}:h:*") if client.hkeys(key)]
+        held = [key for key in client.keys("*}:h:*") if any(client.hkeys(key))]
         return held, client.zcard(f"{self.store.place.prefix}q:q")

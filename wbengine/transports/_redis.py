@@ -49,8 +49,6 @@ _SWEEP_SECONDS: Final = 2.0
 _MIN_DEAD_AFTER_SECONDS: Final = 1.5
 #: Pause while some consumers have no capacity.
 _NO_CAPACITY_PAUSE_SECONDS: Final = 0.005
-#: Minimum interval between two reports of a consumer that takes messages.
-_REPORT_SECONDS: Final = 0.2
 _MAX_MESSAGES_PER_BATCH: Final = 64
 #: Pauses between two redeclarations if data is lost repeatedly.
 _REDECLARE_BACKOFF: Final = Backoff(0.05, max_delay=2.0, jitter=0.05)
@@ -228,7 +226,6 @@ class RedisBroker(Broker):
         self._prefetched = Prefetched()
         self._awaited: TakeOrder | None = None
         self._next_sweep_at = 0.0
-        self._next_report_at = 0.0
         self._watched_queues: Counter[str] = Counter()
         self._routes = Routes()
         # Number of recent redeclarations, and the time of the last one.
@@ -339,7 +336,7 @@ class RedisBroker(Broker):
         if not self._consumer_name:
             return None
         now = time.monotonic()
-        return TakeOrder(self._begin_take(((max_messages, queues),), now), now)
+        return TakeOrder(self._begin_take(((max_messages, queues),)), now)
 
     def confirm_taken(self, take_order: TakeOrder, undelivered: Sequence[Delivery]) -> None:
         self._takes.end(take_order.take.number, undelivered)
@@ -439,7 +436,7 @@ class RedisBroker(Broker):
                 self._join()
             # Read the time before the call: its reply may arrive after its claims have expired.
             began = time.monotonic()
-            take = self._begin_take(groups, began)
+            take = self._begin_take(groups)
             try:
                 entries = self._run(_redis_scripts.take(take))
             except exceptions.TransportFailure:  # Nothing was taken.
@@ -450,13 +447,10 @@ class RedisBroker(Broker):
                 return [(entry.group, self._taken(take, began, entry)) for entry in entries]
             self._redeclare_after_loss()
 
-    def _begin_take(self, groups: Sequence[tuple[int, Sequence[str]]], now: float) -> Take:
-        due = now >= self._next_report_at
-        if due:
-            self._next_report_at = now + _REPORT_SECONDS
+    def _begin_take(self, groups: Sequence[tuple[int, Sequence[str]]]) -> Take:
         holder = self._rows.holder
         digest = self._rows.ledger.digest if holder else ""
-        return Take(self._consumer_name, self._takes.begin(), holder, digest, due, groups)
+        return Take(self._consumer_name, self._takes.begin(), holder, digest, groups)
 
     def _taken(self, take: Take, began: float, entry: TakenEntry) -> Delivery:
         label, data = _encoding.split(entry.data)
@@ -483,7 +477,7 @@ class RedisBroker(Broker):
         # Each name is used once, because the messages of a forgotten name were requeued.
         # `_data_id` detects a loss of data before this registration, the name a later loss.
         consumer = uuid.uuid4().hex
-        while not self._run(_redis_scripts.join(consumer, self._data_id)):
+        while not self._run(_redis_scripts.join(consumer, self._data_id, self._rows.holder)):
             self._redeclare_after_loss()
         self._consumer_name = consumer
         return consumer
@@ -505,7 +499,6 @@ class RedisBroker(Broker):
         self._consumer_name = self._data_id = ""
         if self._rows.holder:
             self._restore_ledger()
-        self._next_report_at = 0.0
         self._redeclare()
 
     def _restore_ledger(self) -> None:
@@ -571,9 +564,7 @@ class RedisBroker(Broker):
 
     def _take_then(self) -> Step[list[TakenEntry] | None]:
         groups = [(each.reserve(), each.queues) for each in self.consumers if each.queues]
-        now = time.monotonic()
-        # Its report counts when the wait ends.
-        self._awaited = TakeOrder(self._begin_take(groups, now)._replace(reports=True), now)
+        self._awaited = TakeOrder(self._begin_take(groups), time.monotonic())
         return _redis_scripts.take(self._awaited.take)
 
     def _process_wait(self, result: WaitResult, queues: Sequence[str]) -> None:

@@ -23,6 +23,8 @@ DEAD_AFTER_SECONDS: Final = 10
 OWNED_QUEUE_SECONDS: Final = 600
 #: Time after which silent consumers no longer prevent that the last leaving one deletes all keys.
 GONE_AFTER_SECONDS: Final = 15
+#: Minimum interval between two reports of a consumer that takes messages.
+REPORT_MILLISECONDS: Final = 200
 #: Time after which unused keys expire.
 UNUSED_KEY_SECONDS: Final = 7 * 24 * 3600
 #: Time after which an out-of-line body expires.
@@ -42,6 +44,7 @@ CONSTANTS: Final[Mapping[str, int | str]] = {
     "UNUSED_KEY_MS": UNUSED_KEY_SECONDS * 1000,
     "OWNED_QUEUE_MS": OWNED_QUEUE_SECONDS * 1000,
     "GONE_MS": GONE_AFTER_SECONDS * 1000,
+    "REPORT_MS": REPORT_MILLISECONDS,
     "BODY_MS": BODY_SECONDS * 1000,
     "FORGOTTEN": FORGOTTEN,
     "CLAIM_REFUSAL_MS": CLAIM_REFUSAL_SECONDS * 1000,
@@ -126,7 +129,6 @@ class Take(NamedTuple):
     """Arguments of a take.
 
     :ivar holder: holder for claims in the ledger `digest`; '': nothing is claimed.
-    :ivar reports: whether to record a report of the consumer and a heartbeat of the holder.
     :ivar groups: maximum number of messages and queues of each group.
     """
 
@@ -134,7 +136,6 @@ class Take(NamedTuple):
     number: str
     holder: str
     digest: str
-    reports: bool
     groups: Sequence[tuple[int, Sequence[str]]]
 
 
@@ -239,8 +240,11 @@ def read_routes(reply: Any) -> tuple[Routing, int | None]:
 
 
 @SCRIPTS.declare
-def join(reply: Any, consumer: str, data_id: str) -> bool:
-    """Return False if the data has another id than `data_id`, unless that is ''."""
+def join(reply: Any, consumer: str, data_id: str, holder: str = "") -> bool:
+    """Return False if the data has another id than `data_id`, unless that is ''.
+
+    :param holder: the holder of its claims, or ''.
+    """
     return bool(reply)
 
 

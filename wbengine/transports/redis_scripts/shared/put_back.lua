@@ -38,8 +38,8 @@ local function return_message(consumer, field, delivered, undelivered, refused)
 end
 local function remove_consumer(consumer, undelivered)
   for _, field in ipairs(call('HKEYS', held_key(consumer))) do
-    return_message(consumer, field, true, undelivered)
+    if field ~= '' then return_message(consumer, field, true, undelivered) end
   end
   call('ZREM', consumers_key, consumer)
-  call('DEL', prefix .. 'n:' .. consumer)
+  call('DEL', held_key(consumer), prefix .. 'n:' .. consumer)
 end

@@ -1,10 +1,12 @@
 -- take_messages(order) -> false if the consumer is unknown; else the messages: group, queue, number,
 --   data, result of the claim
 --
--- Without a report, the first write needs no memory, like those of `first_write`.
+-- Records a report of the consumer and a heartbeat of the holder, if the last ones are old.
+-- Otherwise the first write needs no memory, like those of `first_write`.
 
 -- include queues
 -- include claims
+-- include reporting
 
 local function return_popped(queue, popped, first)
   for k = first, #popped, 2 do call('ZADD', queue_key(queue), popped[k + 1], popped[k]) end
@@ -12,13 +14,13 @@ local function return_popped(queue, popped, first)
 end
 local function take_messages(order)
   local consumer, holder = order.consumer, order.holder
-  if not call('ZSCORE', consumers_key, consumer) then return false end
-  if order.reports then
+  local reported = call('ZSCORE', consumers_key, consumer)
+  if not reported then return false end
+  if math.abs(now() - reported) >= REPORT_MS then
     first_write()
-    call('ZADD', consumers_key, now(), consumer)
-    if holder ~= '' then call('ZADD', prefix .. 'beats', now(), holder) end
+    report(consumer, holder)
   end
-  local messages_key, taken = held_key(consumer), {}
+  local taken = {}
   local claims, granted_ids, last_granted = nil, {}, nil
   local bytes, full = 0, false  -- of the batch
   for index, group in ipairs(order.groups) do
@@ -54,13 +56,12 @@ local function take_messages(order)
         end
         taken[#taken + 1] = {index - 1, queue, number, data, reply}
       end
-      if #held > 0 then call('HSET', messages_key, unpack(held)) end
+      if #held > 0 then call('HSET', held_key(consumer), unpack(held)) end
       -- One wake-up announces any number of messages, so the next consumer needs another one.
       local is_limited = full or (#held > 0 and capacity == 0)
       if is_limited and call('ZCARD', queue_key(queue)) > 0 then wake(queue) end
     end
   end
-  if #taken > 0 then call('PEXPIRE', messages_key, UNUSED_KEY_MS) end
   if #granted_ids > 0 then
     call('SADD', prefix .. 'held:' .. holder, unpack(granted_ids))
     last_granted[5] = call('HINCRBY', prefix .. 'server', 'count', #granted_ids)
