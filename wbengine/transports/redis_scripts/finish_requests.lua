@@ -13,8 +13,14 @@
 
 local refusal = check_batch(batch)
 if refusal ~= nil then return refusal end
-first_write()
-local counts, settled = {}, {}
+-- The first write needs no memory.
+local settled, counts = {}, {}
+for _, request in ipairs(requests) do
+  local key = request.consumer .. ' ' .. request.queue
+  settled[key] = settled[key] or {consumer = request.consumer, queue = request.queue, numbers = {}}
+  table.insert(settled[key].numbers, request.number)
+end
+for _, from in pairs(settled) do settle_messages(from.consumer, from.queue, from.numbers) end
 for i, request in ipairs(requests) do
   local id, message = request.id, batch.messages[i]
   local row, count, body = read_row(id), 0, nil
@@ -25,12 +31,8 @@ for i, request in ipairs(requests) do
     count = -1
   end
   counts[i] = count < 0 and count or add_message(message, body)
-  local key = request.consumer .. ' ' .. request.queue
-  settled[key] = settled[key] or {consumer = request.consumer, queue = request.queue, numbers = {}}
-  table.insert(settled[key].numbers, request.number)
 end
 write_finished(holder)
-for _, from in pairs(settled) do settle_messages(from.consumer, from.queue, from.numbers) end
 write_messages()
 counts[#counts + 1] = order and take_messages(order) or false
 return counts

@@ -9,10 +9,9 @@ local function prolong_queue(queue)
 end
 local function wake(queue)
   local wake_key = prefix .. 'bell:' .. queue
-  if call('EXISTS', wake_key) == 1 then return false end
-  call('RPUSH', wake_key, 1)
-  call('PEXPIRE', wake_key, UNUSED_KEY_MS)
-  return true
+  local is_new = call('RPUSH', wake_key, 1) == 1
+  if is_new then call('PEXPIRE', wake_key, UNUSED_KEY_MS) else call('LPOP', wake_key) end
+  return is_new
 end
 local function read_version()
   local meta = call('HMGET', meta_key, 'id', 'v')
