@@ -146,15 +146,15 @@ def test_killed_consumer_does_not_keep_ledger_but_open_ledger_does(redis_url, re
     dead, last = ledgers.for_target(target), ledgers.for_target(target)
     users = "wbe:{ex}:users"
     with redis_server.client(redis_url.rpartition("/")[2]) as client:
-        client.zadd(users, {dead.user: client.zscore(users, dead.user) - 31_000})
+        client.hset(users, dead.user, int(client.hget(users, dead.user).split()[0]) - 31_000)
         last.close()
         assert redis_url.left() == []
         dead.close()
         one, two = (ledgers.open_ledger(str(redis_url)) for _ in range(2))
         users = "wbe:{wbengine}:users"
-        client.zadd(users, {one.user: client.zscore(users, one.user) - 31_000})
+        client.hset(users, one.user, int(client.hget(users, one.user).split()[0]) - 31_000)
         two.close()
-        assert "wbe:{wbengine}:ledger" in redis_url.left()
+        assert "wbe:{wbengine}:server" in redis_url.left()
         one.close()
 
 

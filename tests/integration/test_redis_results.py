@@ -59,7 +59,7 @@ def test_identity_of_ledger_is_restored_on_wiped_server(both, client, lost):
         assert both.ledger.ids() == {"b"}
     else:
         client.delete(*client.keys("*}:m"))
-    assert client.get(f"{both.store.place.prefix}ledger").decode() == both.ledger.digest
+    assert client.hget(f"{both.store.place.prefix}server", "ledger").decode() == both.ledger.digest
     with contextlib.suppress(TimeoutError):
         both.connection.drain_events(timeout=0.1)
     both.store._redeclare_after_loss()

@@ -400,7 +400,7 @@ def test_leave_of_the_last_consumer_deletes_all_keys_of_queues(server: Server) -
     server(transport.settle("c", "q", ["1"]))
     assert server(transport.leave("c", ()))
     names = {key.partition(b"}:")[2] for key in server.client.keys("*")}
-    assert names == {b"ledger", b"server", b"users", b"session:u"} | ({b"beats"} & names)
+    assert names == {b"server", b"users"} | ({b"beats"} & names)
 
 
 # -- finishing
@@ -483,8 +483,8 @@ def test_register_returns_whether_a_digest_is_the_present_or_a_former_one(server
 
 def test_register_keeps_the_digest_of_an_existing_ledger(server: Server) -> None:
     assert server(ledger.register("?new", "v")) == (transport.Registration("digest", 0), False)
-    assert server.client.zrange(server.key("users"), 0, -1) == [b"u", b"v"]
-    server.client.delete(server.key("ledger"))
+    assert server.client.hkeys(server.key("users")) == [b"u", b"v"]
+    server.client.hdel(server.key("server"), "ledger")
     assert server(ledger.register("?new", "v"))[0].digest == "new"
     assert not server.client.exists(server.key("former"))
     assert server(ledger.register("digest", "u"))[0].digest == "new"
@@ -520,15 +520,15 @@ def test_close_deletes_the_ledger_with_its_last_user_unless_rows_exist(server: S
     server(ledger.register("digest", "v"))
     server(ledger.register("digest", "u", "w"))
     server(ledger.close("v", []))
-    assert server.client.exists(server.key("ledger"))
+    assert server.client.hexists(server.key("server"), "ledger")
     assert server(ledger.read_silence("w")) is not None
     server.open()
     server(ledger.close("u", ["w"]))
-    assert server.client.exists(server.key("ledger"))
+    assert server.client.hexists(server.key("server"), "ledger")
     assert server(ledger.read_silence("w")) is None
     server(ledger.drop_rows(["a"]))
     server(ledger.close("u", []))
-    assert not server.client.exists(*map(server.key, ("ledger", "server", "users", "session:u")))
+    assert not server.client.exists(*map(server.key, ("server", "users")))
 
 
 # -- rows

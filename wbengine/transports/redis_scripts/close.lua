@@ -4,10 +4,11 @@
 
 local silent_since = now() - 15000
 if call('ZCOUNT', prefix .. 'c', silent_since, '+inf') == 0 then
-  for _, other in ipairs(call('ZRANGEBYSCORE', prefix .. 'users', '-inf', silent_since)) do
-    if string.sub(other, -2) == '.c' then
-      call('ZREM', prefix .. 'users', other)
-      call('DEL', prefix .. 'session:' .. other)
+  local users = call('HGETALL', prefix .. 'users')
+  for i = 1, #users, 2 do
+    local is_silent = tonumber(string.match(users[i + 1], '^%d+')) < silent_since
+    if is_silent and string.sub(users[i], -2) == '.c' then
+      call('HDEL', prefix .. 'users', users[i])
     end
   end
 end
@@ -16,10 +17,9 @@ for _, holder in ipairs(holders) do
     call('ZREM', prefix .. 'beats', holder)
   end
 end
-call('ZREM', prefix .. 'users', user)
-call('DEL', prefix .. 'session:' .. user)
+call('HDEL', prefix .. 'users', user)
 if call('EXISTS', prefix .. 'users', prefix .. 'rows') == 0 then
-  for _, key in ipairs({'ledger', 'former', 'server', 'beats', 'swept'}) do
+  for _, key in ipairs({'former', 'server', 'beats', 'swept'}) do
     call('DEL', prefix .. key)
   end
 end

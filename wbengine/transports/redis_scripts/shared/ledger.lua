@@ -9,8 +9,7 @@
 local info
 local function ledger_info()
   if not info then
-    info = call('HMGET', prefix .. 'server', 'life', 'from', 'hold', 'count')
-    table.insert(info, 1, call('GET', prefix .. 'ledger'))
+    info = call('HMGET', prefix .. 'server', 'ledger', 'life', 'from', 'hold', 'count')
   end
   return info
 end

@@ -1,9 +1,9 @@
 -- read_session(user) -> number of the session, and of the last row; nil if there is none
 -- is_session(user, number) -> whether this is the number of its session
--- begin_session(user, number, last row)
+-- begin_session(user, number, last row): store this session
 -- register_user(digests, user, calls are rare) -> digest of the ledger, count of claims
 --
--- Steps of another session have no effect.
+-- Steps of another session have no effect. A session includes a report of the user.
 --
 -- The argument `digests` are those that the user knows, the latest first. If the server has none,
 -- this stores the first one. Digests that the server does not know are of the time before a loss of
@@ -12,20 +12,25 @@
 -- include ledger
 
 local function read_session(user)
-  local stored = call('GET', prefix .. 'session:' .. user) or ''
-  local number, last_row = string.match(stored, '^(%d+) (%S+)$')
-  return number, last_row
+  return string.match(call('HGET', prefix .. 'users', user) or '', '^%d+ (%d+) (%S+)$')
 end
-local function is_session(user, number) return read_session(user) == number end
+local function is_session(user, number) return (read_session(user)) == number end
 local function begin_session(user, number, last_row)
-  call('SET', prefix .. 'session:' .. user, number .. ' ' .. last_row, 'PX', LEDGER_MS)
+  call('HSET', prefix .. 'users', user, now() .. ' ' .. number .. ' ' .. last_row)
+end
+local function report_user(user)
+  local number, last_row = read_session(user)
+  call('HSET', prefix .. 'users', user, now() .. (number and ' ' .. number .. ' ' .. last_row or ''))
+  for _, key in ipairs({'server', 'users', 'beats', 'rows'}) do
+    call('PEXPIRE', prefix .. key, LEDGER_MS)
+  end
 end
 local function register_user(digests, user, is_rare)
   local id, count = ledger_info()[1], ledger_info()[5]
   for new, digest in string.gmatch(digests, '(%??)(%S+)') do
     local is_known = digest == id or new ~= ''
     if not id then
-      call('SET', prefix .. 'ledger', digest)
+      call('HSET', prefix .. 'server', 'ledger', digest)
       id = digest
     end
     if not is_known then
@@ -33,12 +38,7 @@ local function register_user(digests, user, is_rare)
       call('PEXPIRE', prefix .. 'former', LEDGER_MS)
     end
   end
-  -- If each request calls this, few calls record the user.
-  if is_rare or now() % 50 == 0 or not call('ZSCORE', prefix .. 'users', user) then
-    call('ZADD', prefix .. 'users', now(), user)
-    for _, key in ipairs({'ledger', 'server', 'users', 'beats', 'rows', 'session:' .. user}) do
-      call('PEXPIRE', prefix .. key, LEDGER_MS)
-    end
-  end
+  -- If each request calls this, few calls report.
+  if is_rare or now() % 50 == 0 then report_user(user) end
   return {id, count or 0}
 end
