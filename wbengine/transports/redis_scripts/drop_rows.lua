@@ -1,5 +1,5 @@
 -- Deletes rows in any state, with their results.
 
--- include removing
+-- include rows
 
 remove_rows(ids)

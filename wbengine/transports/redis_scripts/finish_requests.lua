@@ -23,14 +23,13 @@ end
 for _, from in pairs(settled) do settle_messages(from.consumer, from.queue, from.numbers) end
 for i, request in ipairs(requests) do
   local id, message = request.id, batch.messages[i]
-  local row, count, body = read_row(id), 0, nil
+  local row, mark = read_row(id), nil
+  local is_done = row and row.epoch == request.epoch and row.state == 'done'
   if is_held_by(holder, row, request.epoch) then
-    local is_deleted = finish_row(id, row, message.data, ttl)
-    if not is_deleted and message.body ~= '' then body = keep_body(id, message.body) end
-  elseif row[1] and not (row[1] == request.epoch and row[2] == 'done') then
-    count = -1
+    mark = finish_row(id, row, message.data, message.body, ttl)
+    row = nil
   end
-  counts[i] = count < 0 and count or add_message(message, body)
+  counts[i] = row and not is_done and -1 or add_message(message, mark)
 end
 write_finished(holder)
 write_messages()

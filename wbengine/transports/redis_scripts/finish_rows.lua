@@ -12,7 +12,7 @@ for i, finished in ipairs(rows) do
   local id, epoch, result = unpack(finished)
   local row = read_row(id)
   local is_held = is_held_by(holder, row, epoch) and not refused
-  if is_held then finish_row(id, row, result, ttl) end
+  if is_held then finish_row(id, row, result, '', ttl) end
   flags[i] = is_held and 1 or 0
 end
 write_finished(holder)

@@ -1,4 +1,4 @@
--- Result: the current time, (milliseconds, id, epoch, state, holder or nil)...
+-- Result: the current time, (milliseconds, id, epoch, state, holder)...
 --
 -- Returns a page of rows after the position, in the order of time and id. Changes nothing.
 
@@ -22,7 +22,7 @@ while #listed <= limit do
     local id, time = page[i], page[i + 1]
     if #listed <= limit and (time ~= since or is_later(id)) then
       local row = read_row(id)
-      if row[1] then listed[#listed + 1] = {time, id, row[1], row[2], row[3]} end
+      if row then listed[#listed + 1] = {time, id, row.epoch, row.state, row.holder} end
     end
   end
   if #page < 1000 then break end

@@ -7,7 +7,7 @@
 -- done for a run whose number is lower than that of the fence.
 
 -- include publishing
--- include opening
+-- include fences
 -- include users
 
 local refusal = check_batch(batch)
@@ -23,10 +23,8 @@ for i, row in ipairs(rows) do
   if not is_new or is_refused(row.fence, row.run) then
     counts[i] = 1
   else
-    if may_open(row.id, row.epoch) then
-      create_row(row.id, row.epoch, row.tried_life == '' and incarnation or row.tried_life, ttl)
-      opened_ids[#opened_ids + 1] = row.id
-    end
+    local row_life = row.tried_life == '' and incarnation or row.tried_life
+    if open_row(row.id, row.epoch, row_life, ttl) then opened_ids[#opened_ids + 1] = row.id end
     counts[i] = add_message(batch.messages[i])
   end
   if is_new then newest_row = math.max(newest_row, row_number) end

@@ -1,4 +1,4 @@
--- Result: for each epoch, state, holder, result
+-- Result: for each epoch, state, holder, result; nil if there is no row
 --
 -- Changes nothing.
 
@@ -7,6 +7,6 @@
 local states = {}
 for i, id in ipairs(ids) do
   local row = read_row(id)
-  states[i] = {row[1], row[2], row[3], row[5] and full_result(row[4], row[5]) or row[4]}
+  states[i] = row and {row.epoch, row.state, row.holder, full_result(row)} or false
 end
 return states

@@ -5,7 +5,7 @@
 -- stays. Records a heartbeat of a holder, and keeps its rows from expiring.
 
 -- include users
--- include releasing
+-- include rows
 
 first_write()
 local held_rows_key = prefix .. 'held:' .. holder

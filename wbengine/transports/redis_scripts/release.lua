@@ -2,12 +2,12 @@
 --
 -- Changes a row that the holder has claimed back to OPEN. Other rows do not change.
 
--- include releasing
 -- include rows
 -- include users
 
 if not is_session(user, session) then return false end
-if not is_held_by(holder, read_row(id), epoch) then return 0 end
+local row = read_row(id)
+if not is_held_by(holder, row, epoch) then return 0 end
 first_write()
-release_row(id, holder)
+reopen_row(id, row)
 return 1

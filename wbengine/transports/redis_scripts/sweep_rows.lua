@@ -4,15 +4,15 @@
 -- Holders that have no rows and no heartbeat in this time are deleted after the last rows.
 
 -- include rows
--- include removing
 
 local before = now() - age
 local ids = call('ZRANGEBYSCORE', prefix .. 'rows', '-inf', before, 'LIMIT', first, 500)
 local removed_ids = {}
 for _, id in ipairs(ids) do
   local row = read_row(id)
-  local heartbeat = row[3] and call('ZSCORE', prefix .. 'beats', row[3])
-  local is_kept = heartbeat and tonumber(heartbeat) > before or only_done and row[2] ~= 'done'
+  local heartbeat = row and row.holder ~= '' and call('ZSCORE', prefix .. 'beats', row.holder)
+  local is_kept = heartbeat and tonumber(heartbeat) > before
+    or only_done and not (row and row.state == 'done')
   if not is_kept then removed_ids[#removed_ids + 1] = id end
 end
 remove_rows(removed_ids)

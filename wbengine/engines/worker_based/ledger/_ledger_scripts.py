@@ -173,7 +173,7 @@ def drop_rows(reply: Any, ids: Sequence[str]) -> None: ...
 
 @SCRIPTS.declare
 def read_rows(reply: Any, ids: Sequence[str]) -> list[_base.Row | None]:
-    return [_row(id, *row) for id, row in zip(ids, reply, strict=True)]
+    return [row and _row(id, *row) for id, row in zip(ids, reply, strict=True)]
 
 
 @SCRIPTS.declare
@@ -186,7 +186,7 @@ def list_rows(reply: Any, since: str, last_id: str, limit: int) -> list[tuple[in
     now, *rows = reply
     listed = []
     for time, id, epoch, state, holder in rows:
-        at, owner = int(time), holder.decode() if holder else None
+        at, owner = int(time), holder.decode() or None
         age = max(0.0, (int(now) - at) / 1000)
         listed.append((at, _base.Listed(id.decode(), int(epoch), state.decode(), owner, age)))
     return listed
@@ -203,10 +203,7 @@ def sweep_rows(reply: Any, age: int, first: int, only_done: bool) -> Swept:
 def close(reply: Any, user: str, holders: Collection[str]) -> None: ...
 
 
-def _row(
-    id: str, epoch: bytes | None, state: bytes, holder: bytes | None, result: bytes | None
-) -> _base.Row | None:
-    if epoch is None:
-        return None
+def _row(id: str, epoch: bytes, state: bytes, holder: bytes, result: bytes) -> _base.Row:
     row_state: _base.State = state.decode()  # type: ignore[assignment]
-    return _base.Row(id, int(epoch), row_state, None if holder is None else holder.decode(), result)
+    is_done = row_state == _base.ROW_DONE
+    return _base.Row(id, int(epoch), row_state, holder.decode() or None, result if is_done else None)

@@ -7,7 +7,6 @@
 
 -- include queues
 -- include claims
--- include releasing
 -- include settling
 
 local function return_message(consumer, field, delivered, undelivered, refused)
@@ -31,8 +30,8 @@ local function return_message(consumer, field, delivered, undelivered, refused)
   local id = not delivered and read_label(data)
   if id then
     local claim_name = consumer .. ':' .. take_number .. ':' .. number .. mark
-    local row = call('HMGET', prefix .. 'r:' .. id, 'k', 'h')
-    if row[1] == claim_name then release_row(id, row[2]) end
+    local row = read_row(id)
+    if row and row.claim == claim_name then reopen_row(id, row) end
   end
   return 1
 end

@@ -1,16 +1,93 @@
--- read_row(id) -> epoch, state, holder, result, ID of its body, milliseconds to keep its result
+-- read_row(id) -> row; nil if there is none. A row that is OPEN although a worker may have claimed
+--   it before a loss of data appears as CLAIMED by FORGOTTEN
+-- full_result(row) -> its result; '' if it is lost
+-- write_row(id, row, milliseconds until it expires): without the last, its expiry does not change
+-- open_row(id, epoch, incarnation, milliseconds to keep its result or '') -> whether it was created,
+--   or has replaced an OPEN row with a lower epoch
+-- reopen_row(id, row): change it to OPEN
+-- prolong_row(id): set its expiry back to the default, if it has one
+-- remove_rows(ids): delete rows in any state, with their results
+-- order_rows(ids): store that these rows are opened or finished now
 -- is_held_by(holder, row, epoch): also true for any holder if the server lost the real one
+--
+-- A row has an epoch, a state, a holder, the incarnation of the server in which it was opened, the
+-- milliseconds for which its result is kept if less than ROW_MS, the ID of the rest of its result if
+-- it is out of line, the name of its claim, and its result. All are strings, '' if missing.
 
 -- include ledger
 
+local function row_key(id) return prefix .. 'r:' .. id end
 local function read_row(id)
-  local row = call('HMGET', prefix .. 'r:' .. id, 'e', 's', 'h', 'd', 'b', 't', 'l')
-  local incarnation = table.remove(row)
-  if row[3] == '' then row[3] = false end
-  if row[2] == 'open' and is_forgotten(incarnation) then row[2], row[3] = 'claimed', FORGOTTEN end
+  local text, row, start = call('GET', row_key(id)), {}, nil
+  if not text then return end
+  row.epoch, row.state, row.holder, row.life, row.ttl, row.body, row.claim, start =
+    string.match(text, '^(%S+) (%S+) (%S*) (%S+) (%S*) (%S*) ([^\n]*)\n()')
+  row.result = string.sub(text, start)
+  if row.state == 'open' and is_forgotten(row.life) then
+    row.state, row.holder = 'claimed', FORGOTTEN
+  end
   return row
 end
+local function full_result(row)
+  if row.body == '' then return row.result end
+  local body = call('GET', prefix .. 'b:' .. row.body)
+  return body and row.result .. body or ''
+end
+local function row_text(row)
+  local line = {row.epoch, row.state, row.holder, row.life, row.ttl, row.body, row.claim}
+  return table.concat(line, ' ') .. '\n' .. row.result
+end
+local function write_row(id, row, lifetime)
+  if lifetime then
+    call('SET', row_key(id), row_text(row), 'PX', string.format('%.0f', lifetime))
+  else
+    call('SET', row_key(id), row_text(row), 'KEEPTTL')
+  end
+end
+local function open_row(id, epoch, incarnation, result_ms)
+  local lifetime = tonumber(result_ms) or math.huge
+  local set = {row_key(id), row_text({
+    epoch = epoch, state = 'open', holder = '', life = incarnation,
+    ttl = lifetime < ROW_MS and result_ms or '', body = '', claim = '', result = '',
+  })}
+  if lifetime < math.huge then
+    set[3], set[4] = 'PX', string.format('%.0f', math.max(lifetime, ROW_MS))
+  end
+  if call('SET', set[1], set[2], 'NX', unpack(set, 3)) then return true end
+  local row = read_row(id)
+  local is_replaced = row.state == 'open' and tonumber(row.epoch) < tonumber(epoch)
+  if is_replaced then call('SET', unpack(set)) end
+  return is_replaced
+end
+local function prolong_row(id)
+  if call('PTTL', row_key(id)) >= 0 then call('PEXPIRE', row_key(id), ROW_MS) end
+end
+local function order_rows(ids)
+  if #ids == 0 then return end
+  local members = {}
+  for i, id in ipairs(ids) do members[2 * i - 1], members[2 * i] = now(), id end
+  call('ZADD', prefix .. 'rows', unpack(members))
+end
+local function reopen_row(id, row)
+  if row.holder ~= '' then call('SREM', prefix .. 'held:' .. row.holder, id) end
+  row.state, row.holder, row.claim, row.life = 'open', '', '', ledger_info()[2] or 0
+  write_row(id, row)
+  prolong_row(id)
+  order_rows({id})
+end
+local function remove_rows(ids)
+  if #ids == 0 then return end
+  local keys = {}
+  for _, id in ipairs(ids) do
+    local row = read_row(id)
+    keys[#keys + 1] = row_key(id)
+    if row and row.holder ~= '' then call('SREM', prefix .. 'held:' .. row.holder, id) end
+    if row and row.body ~= '' then keys[#keys + 1] = prefix .. 'b:' .. row.body end
+  end
+  call('DEL', unpack(keys))
+  call('ZREM', prefix .. 'rows', unpack(ids))
+end
 local function is_held_by(holder, row, epoch)
-  return row[1] == epoch and row[2] == 'claimed'
-    and (row[3] == holder or row[3] == FORGOTTEN)
+  return row and row.epoch == epoch and row.state == 'claimed'
+    and (row.holder == holder or row.holder == FORGOTTEN)
 end
