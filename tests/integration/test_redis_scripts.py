@@ -15,6 +15,7 @@ from wbengine.engines.worker_based.ledger import _base
 from wbengine.engines.worker_based.ledger import _ledger_scripts as ledger
 from wbengine.engines.worker_based.ledger._ledger_scripts import ClaimAttempt
 from wbengine.transports import _redis_scripts as transport
+from wbengine.transports._redis import RedisBroker
 from wbengine.transports._redis_link import Link, Place
 
 T = TypeVar("T")
@@ -81,6 +82,13 @@ class Server:
         entries = self(transport.take(order))
         assert entries is not None
         return entries
+
+    def settle(self, *numbers: str, consumer: str = "c") -> int:
+        return self(transport.requeue(consumer, "q", numbers, is_refused=True))
+
+    def silence(self, holder: str) -> float | None:
+        heartbeat = self.client.zscore(self.key("beats"), holder)
+        return None if heartbeat is None else self.client.time()[0] * 1000 - heartbeat
 
     def open(self, *rows: tuple[str, int], session: int = 0) -> Any:
         rows = rows or (("a", 1),)
@@ -175,7 +183,7 @@ def test_empty_queue_keeps_taken_messages(server: Server) -> None:
     server.publish(b"1", b"2", b"3")
     server.take(1)
     assert server(transport.empty_queue("q", False)) == 2
-    assert server(transport.requeue("c", "q", "1", True))
+    assert server(transport.requeue("c", "q", ["1"], True))
     assert server.size("q") == 1
 
 
@@ -210,11 +218,11 @@ def test_publish_adds_messages_in_order_of_priority_and_time(server: Server) -> 
 def test_messages_in_an_emptied_queue_expire_even_without_a_new_wake_up(server: Server) -> None:
     server.publish(b"1")
     server.take()
-    server(transport.settle("c", "q", ["1"]))
+    server.settle("1")
     server.publish(b"2")
     assert server.client.ttl(server.key("q:q")) > 0
     server.take(number="2")
-    assert server(transport.requeue("c", "q", "2", True))
+    assert server(transport.requeue("c", "q", ["2"], True))
     assert server.client.ttl(server.key("q:q")) > 0
 
 
@@ -299,10 +307,10 @@ def test_settle_keeps_messages_that_the_consumer_does_not_have(server: Server) -
     server.publish(b"1", b"2")
     server.take(1)
     before = server.contents()
-    assert server(transport.settle("other", "q", ["1"])) == 0
-    assert server(transport.settle("c", "q", ["2"])) == 0
+    assert server.settle("1", consumer="other") == 0
+    assert server.settle("2") == 0
     assert server.contents() == before
-    assert server(transport.settle("c", "q", ["1", "2"])) == 1
+    assert server.settle("1", "2") == 1
     assert server.numbers() == ["2"]
 
 
@@ -311,9 +319,9 @@ def test_requeue_deletes_a_refused_message_and_its_claim(server: Server) -> None
     server.publish(request(), b"2")
     server.take(1)
     before = server.contents()
-    server(transport.requeue("c", "q", "2", False, True))
+    server(transport.requeue("c", "q", ["2"], False, True))
     assert server.contents() == before
-    server(transport.requeue("c", "q", "1", False, True))
+    server(transport.requeue("c", "q", ["1"], False, True))
     assert server.row() == OPEN
     assert server.numbers() == ["2"]
 
@@ -323,8 +331,8 @@ def test_requeue_returns_the_message_to_its_place(server: Server, delivered: boo
     server.open()
     server.publish(request(), b"2")
     server.take(1)
-    assert server(transport.requeue("c", "q", "1", delivered))
-    assert not server(transport.requeue("c", "q", "1", delivered))
+    assert server(transport.requeue("c", "q", ["1"], delivered))
+    assert not server(transport.requeue("c", "q", ["1"], delivered))
     assert server.row() == (CLAIMED if delivered else OPEN)
     numbers = [entry.number for entry in server.take(number="2")]
     assert numbers == ["1r" if delivered else "1", "2"]
@@ -363,11 +371,12 @@ def test_silent_queues_are_those_of_owners_that_had_time_to_report(server: Serve
     for queue in ("mine", "theirs"):
         server(transport.declare_queue("data", queue, True))
     server.client.zadd(server.key("own"), {"theirs": 0})
-    assert server(transport.silent_queues(10)) == frozenset()  # no process has swept
-    server(transport.sweep_dead_consumers(10, "", (), ()))
-    assert server(transport.silent_queues(10)) == frozenset()  # the server was away
-    server.client.hset(server.key("m"), "since", 0)
-    assert server(transport.silent_queues(10)) == {"theirs"}
+    with RedisBroker(server.place) as broker:
+        assert broker.silent_queues() == frozenset()  # no process has swept
+        server(transport.sweep_dead_consumers(10, "", (), ()))
+        assert broker.silent_queues() == frozenset()  # the server was away
+        server.client.hset(server.key("m"), "since", 0)
+        assert broker.silent_queues() == {"theirs"}
 
 
 def test_tend_deletes_owned_queues_of_silent_owners(server: Server) -> None:
@@ -397,7 +406,7 @@ def test_leave_requeues_messages_and_keeps_data_with_messages(server: Server) ->
 def test_leave_of_the_last_consumer_deletes_all_keys_of_queues(server: Server) -> None:
     server.publish(b"m")
     server.take()
-    server(transport.settle("c", "q", ["1"]))
+    server.settle("1")
     assert server(transport.leave("c", ()))
     names = {key.partition(b"}:")[2] for key in server.client.keys("*")}
     assert names == {b"server", b"users"} | ({b"beats"} & names)
@@ -521,11 +530,11 @@ def test_close_deletes_the_ledger_with_its_last_user_unless_rows_exist(server: S
     server(ledger.register("digest", "u", "w"))
     server(ledger.close("v", []))
     assert server.client.hexists(server.key("server"), "ledger")
-    assert server(ledger.read_silence("w")) is not None
+    assert server.silence("w") is not None
     server.open()
     server(ledger.close("u", ["w"]))
     assert server.client.hexists(server.key("server"), "ledger")
-    assert server(ledger.read_silence("w")) is None
+    assert server.silence("w") is None
     server(ledger.drop_rows(["a"]))
     server(ledger.close("u", []))
     assert not server.client.exists(*map(server.key, ("server", "users")))
@@ -572,7 +581,7 @@ def test_claim_is_refused_while_a_server_has_just_restarted(server: Server) -> N
 
 
 def test_register_records_a_heartbeat_and_prolongs_rows(server: Server) -> None:
-    assert server(ledger.read_silence("w")) is None
+    assert server.silence("w") is None
     server.open()
     server.claim()
     server.client.pexpire(server.key("r:a"), 60_000)
@@ -581,7 +590,7 @@ def test_register_records_a_heartbeat_and_prolongs_rows(server: Server) -> None:
         transport.Registration("digest", 1),
         False,
     )
-    silence = server(ledger.read_silence("w"))
+    silence = server.silence("w")
     assert silence is not None and silence < 10**9
     assert server.client.pttl(server.key("r:a")) > 60_000
 
@@ -716,9 +725,8 @@ def test_full_server_finishes_requests_and_takes_the_next_ones(full: Server) -> 
     "step",
     [
         transport.take(transport.Take("c", "2", "w", "digest", [(1, ["q"])])),
-        transport.settle("c", "q", ["1"]),
-        transport.requeue("c", "q", "1", True),
-        transport.requeue("c", "q", "1", False, True),
+        transport.requeue("c", "q", ["1"], True),
+        transport.requeue("c", "q", ["1"], False, True),
         transport.sweep_dead_consumers(10, "c", (), ()),
         transport.leave("c", ()),
         transport.end_wait("c"),

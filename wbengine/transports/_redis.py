@@ -281,7 +281,15 @@ class RedisBroker(Broker):
         return int(self._client.call("ZCARD", f"{self.place.prefix}q:{queue}"))
 
     def silent_queues(self) -> frozenset[str]:
-        return self._run(_redis_scripts.silent_queues(_redis_scripts.GONE_AFTER_SECONDS))
+        seconds, micros = self._client.call("TIME")
+        now = int(seconds) * 1000 + int(micros) // 1000
+        silent_since = now - _redis_scripts.GONE_AFTER_SECONDS * 1000
+        # After a pause in which no process swept, owners first get time to report.
+        last, since = self._client.call("HMGET", f"{self.place.prefix}m", "t", "since")
+        if int(last or 0) < silent_since or int(since or now) > silent_since:
+            return frozenset()
+        silent = self._client.call("ZRANGEBYSCORE", f"{self.place.prefix}own", "-inf", silent_since)
+        return frozenset(name.decode() for name in silent)
 
     def bind(self, exchange: str, key: str, queue: str) -> None:
         self._bindings[exchange, queue, key] = None
@@ -509,17 +517,26 @@ class RedisBroker(Broker):
             LOG.debug("%s", error)
 
     def settle_many(self, deliveries: Sequence[Delivery]) -> bool:
-        """Acknowledge messages, in one step for each queue and consumer name."""
+        """Acknowledge messages, in one step for each consumer name.
+
+        Messages with out-of-line bodies need further steps, one for each queue.
+        """
         if self._closed or self._client.broken:
             return False
-        numbers_by_queue: dict[tuple[str, str], list[str]] = {}
+        fields: dict[str, list[str]] = {}
+        large: dict[tuple[str, str], list[str]] = {}
         for message in deliveries:
             consumer, number, _ = message.token
-            numbers_by_queue.setdefault((consumer, message.queue), []).append(number)
+            if "@" in number:
+                large.setdefault((consumer, message.queue), []).append(number)
+            else:
+                fields.setdefault(consumer, []).append(f"{message.queue} {number}")
         count = 0
-        for (consumer, queue), numbers in numbers_by_queue.items():
+        for consumer, names in fields.items():
+            count += self._client.call("HDEL", f"{self.place.prefix}h:{consumer}", *names)
+        for (consumer, queue), numbers in large.items():
             for part in _redis_link.portions(numbers):
-                count += self._run(_redis_scripts.settle(consumer, queue, part))
+                count += self._run(_redis_scripts.requeue(consumer, queue, part, is_refused=True))
         return count == len(deliveries)
 
     def refuse(self, delivery: Delivery) -> None:
@@ -527,7 +544,7 @@ class RedisBroker(Broker):
             consumer, number, _ = delivery.token
             self._run(
                 _redis_scripts.requeue(
-                    consumer, delivery.queue, number, is_delivered=False, is_refused=True
+                    consumer, delivery.queue, [number], is_delivered=False, is_refused=True
                 )
             )
 
@@ -538,7 +555,7 @@ class RedisBroker(Broker):
             return  # Closing this connection requeues all its messages.
         consumer, number, _ = delivery.token
         try:
-            self._run(_redis_scripts.requeue(consumer, delivery.queue, number, delivered))
+            self._run(_redis_scripts.requeue(consumer, delivery.queue, [number], delivered))
             self._takes.mark_requeued(delivery)
         except (*LOST, exceptions.TransportFailure):
             if delivered:

@@ -223,12 +223,6 @@ def empty_queue(reply: Any, queue: str, is_deleted: bool) -> int:
 
 
 @SCRIPTS.declare
-def silent_queues(reply: Any, seconds: float) -> frozenset[str]:
-    """Return the owned queues whose owners have not reported for this time."""
-    return frozenset(name.decode() for name in reply)
-
-
-@SCRIPTS.declare
 def set_binding(reply: Any, exchange: str, queue: str, key: str, is_bound: bool) -> None: ...
 
 
@@ -255,22 +249,19 @@ def take(reply: Any, order: Take) -> list[TakenEntry] | None:
 
 
 @SCRIPTS.declare
-def settle(reply: Any, consumer: str, queue: str, numbers: Sequence[str]) -> int:
-    """Return the number of messages that the consumer had."""
-    return int(reply)
-
-
-@SCRIPTS.declare
 def requeue(
     reply: Any,
     consumer: str,
     queue: str,
-    number: str,
-    is_delivered: bool,
+    numbers: Sequence[str],
+    is_delivered: bool = True,
     is_refused: bool = False,
-) -> bool:
-    """Return whether the consumer had the message."""
-    return bool(reply)
+) -> int:
+    """Return the number of messages that the consumer had.
+
+    :param is_refused: whether to delete them.
+    """
+    return int(reply)
 
 
 @SCRIPTS.declare

@@ -13,14 +13,8 @@
 
 local refusal = check_batch(batch)
 if refusal ~= nil then return refusal end
--- The first write needs no memory.
-local settled, counts = {}, {}
-for _, request in ipairs(requests) do
-  local key = request.consumer .. ' ' .. request.queue
-  settled[key] = settled[key] or {consumer = request.consumer, queue = request.queue, numbers = {}}
-  table.insert(settled[key].numbers, request.number)
-end
-for _, from in pairs(settled) do settle_messages(from.consumer, from.queue, from.numbers) end
+settle_messages(requests)
+local counts = {}
 for i, request in ipairs(requests) do
   local id, message = request.id, batch.messages[i]
   local row, mark = read_row(id), nil

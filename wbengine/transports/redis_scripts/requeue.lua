@@ -1,9 +1,13 @@
--- Result: 1 if the consumer had the message, else 0
+-- Result: number of messages that the consumer had
 --
--- Returns a message to its old place, or deletes it if it is refused. A message that was not
+-- Returns messages to their old places, or deletes them if they are refused. A message that was not
 -- delivered is not marked as redelivered, and its claim is undone.
 
 -- include put_back
 
 first_write()
-return return_message(consumer, queue .. ' ' .. number, is_delivered, {}, is_refused)
+local count = 0
+for _, number in ipairs(numbers) do
+  count = count + return_message(consumer, queue .. ' ' .. number, is_delivered, {}, is_refused)
+end
+return count

@@ -124,12 +124,6 @@ def claim(reply: Any, user: str, session: int, attempt: ClaimAttempt) -> ClaimRe
 
 
 @SCRIPTS.declare
-def read_silence(reply: Any, holder: str) -> int | None:
-    """Return the milliseconds since the last heartbeat of a holder; None: it has none."""
-    return None if reply is None else int(reply)
-
-
-@SCRIPTS.declare
 def finish_rows(
     reply: Any,
     holder: str,
@@ -206,4 +200,6 @@ def close(reply: Any, user: str, holders: Collection[str]) -> None: ...
 def _row(id: str, epoch: bytes, state: bytes, holder: bytes, result: bytes) -> _base.Row:
     row_state: _base.State = state.decode()  # type: ignore[assignment]
     is_done = row_state == _base.ROW_DONE
-    return _base.Row(id, int(epoch), row_state, holder.decode() or None, result if is_done else None)
+    return _base.Row(
+        id, int(epoch), row_state, holder.decode() or None, result if is_done else None
+    )

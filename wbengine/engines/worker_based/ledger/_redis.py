@@ -206,10 +206,13 @@ class RedisLedger(_base.Ledger):
 
     def _silence(self, holder: str) -> float | None:
         """Return the silence, limited to the time since the server was last unreachable."""
-        silent, _ = self._run(_ledger_scripts.read_silence(holder))
-        if silent is None:
+        self._reconcile()
+        seconds, micros = self._pool.call("TIME")
+        heartbeat = self._pool.call("ZSCORE", f"{self.place.prefix}beats", holder)
+        if heartbeat is None:
             return None
-        return min(max(0.0, silent / 1000), time.monotonic() - self._pool.lost_at)
+        silent = int(seconds) + int(micros) / 1e6 - float(heartbeat) / 1000
+        return min(max(0.0, silent), time.monotonic() - self._pool.lost_at)
 
     def _finish(
         self, holder: str, finished_rows: Sequence[tuple[str, int, bytes]], fence: _base.Fence
