@@ -74,7 +74,7 @@ if call('HGET', meta_key, 'f') == '2' then
   end
   call('HSET', meta_key, 'f', FORMAT)
 end
-return call('HGET', meta_key, 'id')
+return call('HGET', meta_key, 'id') or ''
 """
 _CONVERT_FOLDER = """\
         connection.execute("UPDATE about SET format = 2")
@@ -143,8 +143,8 @@ WRITE_STORES: Changes = (
     (_FORMATS, 'Format("folder", 1, (1, 2))', 'Format("folder", 2, (1, 2))'),
     (_FORMATS, 'Format("ledger", 1, (1, 2))', 'Format("ledger", 2, (1, 2))'),
     (
-        f"{_SCRIPTS}/declare_queue.lua",
-        "return call('HGET', meta_key, 'id')\n",
+        f"{_SCRIPTS}/declare.lua",
+        "return call('HGET', meta_key, 'id') or ''\n",
         _CONVERT_KEYS,
     ),
     (

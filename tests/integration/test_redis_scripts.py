@@ -33,8 +33,8 @@ class Server:
         self.link = Link(self.place)
         self.client = client
         for queue in "q", "replies":
-            self(transport.declare_queue("data", queue, False))
-            self(transport.set_binding("ex", queue, queue, True))
+            self(transport.declare("data", [transport.DeclaredQueue(queue, False)]))
+            self(transport.declare("", (), [transport.Binding("ex", queue, queue)]))
         self(ledger.arrive("", 0))
         self(ledger.register("?digest", "u"))
         self(ledger.reconcile("u", 0, ()))
@@ -56,7 +56,11 @@ class Server:
             transport.RoutedMessage(priority, data, bodies.get(f"n{index}", ""), [queue])
             for index, data in enumerate(messages)
         ]
-        return transport.RoutedBatch(self(transport.read_routes())[0].version, routed)
+        return transport.RoutedBatch(self.routing().version, routed)
+
+    def routing(self) -> transport.Routing:
+        with RedisBroker(self.place) as broker:
+            return broker._read_routing()
 
     def size(self, queue: str) -> int:
         return int(self.client.zcard(self.key(f"q:{queue}")))
@@ -137,32 +141,32 @@ def server(redis_url: Any, client: Any) -> Iterator[Server]:
 
 def test_declare_queue_returns_id_of_existing_data(server: Server) -> None:
     before = server.contents()
-    assert server(transport.declare_queue("other", "q", False)) == "data"
+    assert server(transport.declare("other", [transport.DeclaredQueue("q", False)])) == "data"
     assert server.contents() == before
     server.client.flushdb()
-    assert server(transport.declare_queue("new", "q", False)) == "new"
+    assert server(transport.declare("new", [transport.DeclaredQueue("q", False)])) == "new"
 
 
 def test_declare_queue_keeps_messages_of_existing_queue(server: Server) -> None:
     server.publish(b"m")
     before = server.contents()
-    assert server(transport.declare_queue("other", "q", False)) == "data"
+    assert server(transport.declare("other", [transport.DeclaredQueue("q", False)])) == "data"
     assert server.contents() == before
-    server(transport.declare_queue("other", "owned", True))
+    server(transport.declare("other", [transport.DeclaredQueue("owned", True)]))
     assert server.client.zrange(server.key("own"), 0, -1) == [b"owned"]
 
 
 def test_bind_and_unbind_change_the_version_only_with_the_bindings(server: Server) -> None:
-    old = server(transport.read_routes())[0]
+    old = server.routing()
     assert old.bindings == [("q", "ex", "q"), ("replies", "ex", "replies")]
-    server(transport.set_binding("ex", "q", "q", True))
-    server(transport.set_binding("ex", "q", "other", False))
-    assert server(transport.read_routes())[0] == old
-    server(transport.set_binding("ex", "q", "other", True))
-    bound = server(transport.read_routes())[0]
+    server(transport.declare("", (), [transport.Binding("ex", "q", "q")]))
+    server(transport.declare("", (), (), [transport.Binding("ex", "q", "other")]))
+    assert server.routing() == old
+    server(transport.declare("", (), [transport.Binding("ex", "q", "other")]))
+    bound = server.routing()
     assert ("q", "ex", "other") in bound.bindings
-    server(transport.set_binding("ex", "q", "other", False))
-    unbound = server(transport.read_routes())[0]
+    server(transport.declare("", (), (), [transport.Binding("ex", "q", "other")]))
+    unbound = server.routing()
     assert unbound.bindings == old.bindings
     assert len({old.version, bound.version, unbound.version}) == 3
 
@@ -174,7 +178,7 @@ def test_empty_queue_removes_messages_and_bindings(server: Server) -> None:
     assert server.size("q") == 0
     refused = server(transport.publish(batch))
     assert refused.result is None
-    assert refused.routing == server(transport.read_routes())[0]
+    assert refused.routing == server.routing()
     assert refused.routing.bindings == [("replies", "ex", "replies")]
     assert server.publish(b"m") == [0]
 
@@ -192,10 +196,10 @@ def test_empty_queue_keeps_taken_messages(server: Server) -> None:
 
 def test_publish_is_refused_without_a_change_if_the_routing_is_old(server: Server) -> None:
     batch = server.batch(b"m")
-    server(transport.set_binding("ex", "q", "new", True))
+    server(transport.declare("", (), [transport.Binding("ex", "q", "new")]))
     before = server.contents()
     refused = server(transport.publish(batch))
-    assert refused == transport.Publication(None, server(transport.read_routes())[0])
+    assert refused == transport.Publication(None, server.routing())
     assert server.contents() == before
 
 
@@ -262,7 +266,7 @@ def test_open_and_publish_replaces_only_open_rows_of_lower_epochs(server: Server
 
 def test_open_and_publish_is_refused_like_publish(server: Server) -> None:
     batch = server.batch(request())
-    server(transport.set_binding("ex", "q", "new", True))
+    server(transport.declare("", (), [transport.Binding("ex", "q", "new")]))
     before = server.contents()
     row = transport.OpenedRow("a", 1, 1, "")
     assert server.open_and_publish(row, routed=batch).routing is not None
@@ -369,7 +373,7 @@ def test_tend_requeues_messages_of_dead_consumers_after_an_interval(server: Serv
 
 def test_silent_queues_are_those_of_owners_that_had_time_to_report(server: Server) -> None:
     for queue in ("mine", "theirs"):
-        server(transport.declare_queue("data", queue, True))
+        server(transport.declare("data", [transport.DeclaredQueue(queue, True)]))
     server.client.zadd(server.key("own"), {"theirs": 0})
     with RedisBroker(server.place) as broker:
         assert broker.silent_queues() == frozenset()  # no process has swept
@@ -380,8 +384,8 @@ def test_silent_queues_are_those_of_owners_that_had_time_to_report(server: Serve
 
 
 def test_tend_deletes_owned_queues_of_silent_owners(server: Server) -> None:
-    server(transport.declare_queue("data", "mine", True))
-    server(transport.declare_queue("data", "theirs", True))
+    server(transport.declare("data", [transport.DeclaredQueue("mine", True)]))
+    server(transport.declare("data", [transport.DeclaredQueue("theirs", True)]))
     server(transport.sweep_dead_consumers(10, "", (), ()))
     server.client.hset(server.key("m"), "since", 0)
     server.client.zadd(server.key("own"), {"mine": 0, "theirs": 0})
@@ -463,7 +467,7 @@ def test_finish_requests_is_refused_like_publish(server: Server) -> None:
     server.publish(request())
     server.take()
     batch = server.batch(b"reply", queue="replies")
-    server(transport.set_binding("ex", "q", "new", True))
+    server(transport.declare("", (), [transport.Binding("ex", "q", "new")]))
     before = server.contents()
     assert server.finish(routed=batch).routing is not None
     assert server.finish(n0="aa") == transport.Publication(None)

@@ -32,7 +32,13 @@ from wbengine.backoff import Backoff
 from wbengine.transports import _encoding, _redis_link, _redis_scripts, _routing
 from wbengine.transports._broker import MAX_READY, Broker, Delivery, Finish, Frame
 from wbengine.transports._redis_link import LOST, Client, Place
-from wbengine.transports._redis_scripts import Routing, Take, TakenEntry
+from wbengine.transports._redis_scripts import (
+    Binding,
+    DeclaredQueue,
+    Routing,
+    Take,
+    TakenEntry,
+)
 from wbengine.transports._redis_wait import BlockingWait, WaitResult
 from wbengine.transports._rows import Opening, RowAccess
 
@@ -211,7 +217,7 @@ class RedisBroker(Broker):
         # Declarations to repeat, and the id of the data that contains the first one.
         self._data_id = ""
         self._queues: dict[str, bool] = {}
-        self._bindings: dict[tuple[str, str, str], None] = {}
+        self._bindings: dict[Binding, None] = {}
         self._dead_after = dead_after
         self._consumer_name = ""
         self._waiting = BlockingWait(
@@ -249,10 +255,10 @@ class RedisBroker(Broker):
         return broker
 
     def _reach(self) -> None:
-        routing, version = self._run(_redis_scripts.read_routes())
-        if version is not None:
-            data_formats.REDIS.check(self.place.shown, version, exceptions.TransportFailure)
-        self._routes = Routes.read(routing)
+        written = self._client.call("HGET", f"{self.place.prefix}m", "f")
+        if written is not None:
+            data_formats.REDIS.check(self.place.shown, int(written), exceptions.TransportFailure)
+        self._routes = Routes.read(self._read_routing())
         for departure in tuple(_unsent_leaves.get(self.place, ())):
             self._run(departure)
             with contextlib.suppress(ValueError):  # Another thread sent it, too.
@@ -265,12 +271,15 @@ class RedisBroker(Broker):
     def declare_queue(self, queue: str, *, owned: bool = False) -> None:
         object_names.check_label("queue", queue)
         self._queues[queue] = owned or self._queues.get(queue, False)
-        data_id = self._run(_redis_scripts.declare_queue(uuid.uuid4().hex, queue, owned))
+        self._declare([DeclaredQueue(queue, owned)])
+
+    def _declare(self, queues: Sequence[DeclaredQueue], bindings: Sequence[Binding] = ()) -> None:
+        data_id = self._run(_redis_scripts.declare(uuid.uuid4().hex, queues, bindings))
         self._data_id = self._data_id or data_id
 
     def delete_queue(self, queue: str) -> int:
         self._queues.pop(queue, None)
-        for binding in [each for each in tuple(self._bindings) if each[1] == queue]:
+        for binding in [each for each in tuple(self._bindings) if each.queue == queue]:
             self._bindings.pop(binding, None)
         return self._run(_redis_scripts.empty_queue(queue, is_deleted=True))
 
@@ -292,22 +301,27 @@ class RedisBroker(Broker):
         return frozenset(name.decode() for name in silent)
 
     def bind(self, exchange: str, key: str, queue: str) -> None:
-        self._bindings[exchange, queue, key] = None
-        self._run(_redis_scripts.set_binding(exchange, queue, key, is_bound=True))
+        binding = Binding(exchange, queue, key)
+        self._bindings[binding] = None
+        self._run(_redis_scripts.declare("", (), [binding]))
 
     def unbind(self, exchange: str, key: str, queue: str) -> None:
-        self._bindings.pop((exchange, queue, key), None)
-        self._run(_redis_scripts.set_binding(exchange, queue, key, is_bound=False))
+        binding = Binding(exchange, queue, key)
+        self._bindings.pop(binding, None)
+        self._run(_redis_scripts.declare("", (), (), [binding]))
 
     def bindings(self) -> Iterable[tuple[str, str, str]]:
-        routing, _ = self._run(_redis_scripts.read_routes())
-        return routing.bindings
+        return self._read_routing().bindings
+
+    def _read_routing(self) -> Routing:
+        # A version that is older than the bindings is refused when it is used.
+        data_id, version = self._client.call("HMGET", f"{self.place.prefix}m", "id", "v")
+        names = self._client.call("HKEYS", f"{self.place.prefix}b")
+        return Routing.read(b"%b:%b" % (data_id or b"", version or b""), names)
 
     def _redeclare(self) -> None:
-        for queue, owned in tuple(self._queues.items()):
-            self.declare_queue(queue, owned=owned)
-        for binding in tuple(self._bindings):
-            self._run(_redis_scripts.set_binding(*binding, is_bound=True))
+        queues = [DeclaredQueue(*queue) for queue in tuple(self._queues.items())]
+        self._declare(queues, tuple(self._bindings))
 
     def publish_many(self, frames: Sequence[Frame]) -> Iterator[bool]:
         """Publish messages in one step, with one round trip unless the routing has changed."""

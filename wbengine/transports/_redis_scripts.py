@@ -58,11 +58,33 @@ FOLDER: Final = Path(__file__).parent / "redis_scripts"
 SCRIPTS: Final = lua_scripts.Scripts(FOLDER, CONSTANTS)
 
 
+class DeclaredQueue(NamedTuple):
+    """A queue to create. An owned one is deleted when its owner stops reporting."""
+
+    name: str
+    is_owned: bool = False
+
+
+class Binding(NamedTuple):
+    exchange: str
+    queue: str
+    key: str
+
+
 class Routing(NamedTuple):
     """The bindings as (queue, exchange, routing key), and their version."""
 
     version: str
     bindings: Sequence[tuple[str, str, str]]
+
+    @classmethod
+    def read(cls, version: bytes, names: Sequence[bytes]) -> Routing:
+        """Convert the version and the names of the bindings in the server."""
+        bindings = []
+        for name in names:
+            exchange, queue, key = name.decode("utf-8", "surrogateescape").split("\0", 2)
+            bindings.append((queue, exchange, key))
+        return cls(version.decode(), bindings)
 
 
 class RoutedMessage(NamedTuple):
@@ -211,8 +233,17 @@ class Finished(NamedTuple):
 
 
 @SCRIPTS.declare
-def declare_queue(reply: Any, new_id: str, queue: str, is_owned: bool) -> str:
-    """Return the id of the data, which is `new_id` if there was no data."""
+def declare(
+    reply: Any,
+    new_id: str,
+    queues: Sequence[DeclaredQueue] = (),
+    bound: Sequence[Binding] = (),
+    unbound: Sequence[Binding] = (),
+) -> str:
+    """Create queues, and add and remove bindings.
+
+    Return the id of the data: `new_id` if there was none; '' if there is none without a queue.
+    """
     return bytes.decode(reply)
 
 
@@ -220,17 +251,6 @@ def declare_queue(reply: Any, new_id: str, queue: str, is_owned: bool) -> str:
 def empty_queue(reply: Any, queue: str, is_deleted: bool) -> int:
     """Return the number of waiting messages."""
     return int(reply)
-
-
-@SCRIPTS.declare
-def set_binding(reply: Any, exchange: str, queue: str, key: str, is_bound: bool) -> None: ...
-
-
-@SCRIPTS.declare
-def read_routes(reply: Any) -> tuple[Routing, int | None]:
-    """Return the routing, and the format of the keys; None: there are no keys."""
-    *routing, version = reply
-    return _read_routing(routing), None if version is None else int(version)
 
 
 @SCRIPTS.declare
@@ -345,16 +365,7 @@ def finish_requests(
 def _read_publication(reply: Any, read: Callable[[Any], T]) -> Publication[T]:
     if reply is None or isinstance(reply[0], int):
         return Publication(None if reply is None else read(reply))
-    return Publication(None, _read_routing(reply))
-
-
-def _read_routing(reply: Sequence[Any]) -> Routing:
-    version, bindings = reply
-    pairs = []
-    for binding in bindings:
-        exchange, queue, key = binding.decode("utf-8", "surrogateescape").split("\0", 2)
-        pairs.append((queue, exchange, key))
-    return Routing(version.decode(), pairs)
+    return Publication(None, Routing.read(*reply))
 
 
 def _read_taken(reply: Sequence[Any] | None) -> list[TakenEntry] | None:

@@ -1,4 +1,4 @@
--- Result: number of queues for each message; or the result of `read_routes` if the version differs;
+-- Result: number of queues for each message; or version and bindings if the version differs;
 --   or nil if an out-of-line body does not exist
 --
 -- Publishes all messages or none. An outdated routing, a missing body and a full server change
