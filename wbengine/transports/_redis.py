@@ -387,7 +387,10 @@ class RedisBroker(Broker):
                     name = f"{self._id}{next(self._bodies):x}"
                     body_key = f"{self.place.prefix}b:{name}"
                     stores.append(("SET", body_key, body, "PX", _UNUSED_BODY_MILLISECONDS))
-                routed.append(_redis_scripts.RoutedMessage(frame.priority, head, name, queues))
+                is_bound = frame.exchange != ""
+                routed.append(
+                    _redis_scripts.RoutedMessage(frame.priority, head, name, queues, is_bound)
+                )
             batch = _redis_scripts.RoutedBatch(routes.version, routed)
             publication = self._run(script(batch), stores)
             if publication.result is not None:

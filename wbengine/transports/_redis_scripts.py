@@ -91,12 +91,15 @@ class RoutedMessage(NamedTuple):
     """A message to publish.
 
     :ivar body: ID of its out-of-line body, or ''.
+    :ivar is_bound: whether bindings selected the queues. Then they exist, unless the version of the
+        routing has changed.
     """
 
     priority: int
     data: bytes
     body: str
     queues: Sequence[str]
+    is_bound: bool = False
 
 
 class RoutedBatch(NamedTuple):

@@ -21,7 +21,8 @@ local function add_message(message, mark)
   mark = mark or message.body ~= '' and '@' .. message.body or ''
   for _, queue in ipairs(message.queues) do
     if messages_by_queue[queue] == nil then
-      messages_by_queue[queue] = call('SISMEMBER', prefix .. 'qs', queue) == 1 and {}
+      local exists = message.is_bound or call('SISMEMBER', prefix .. 'qs', queue) == 1
+      messages_by_queue[queue] = exists and {}
     end
     local messages = messages_by_queue[queue]
     if messages then
