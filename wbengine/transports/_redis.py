@@ -2,10 +2,10 @@
 
 Options: :ref:`transport-options`.
 
-Each step is one atomic script. If a process is killed, each message is either in its queue or
-assigned to its consumer. Consumers report at least once a second. If a consumer is silent for
-`dead_after` seconds on the server's clock, its messages are requeued in their old place and marked
-as redelivered. Messages may remain unacknowledged for any time.
+Each step is one command or one atomic script. If a process is killed, each message is either in its
+queue or assigned to its consumer. Consumers report at least once a second. If a consumer is silent
+for `dead_after` seconds on the server's clock, its messages are requeued in their old place and
+marked as redelivered. Messages may remain unacknowledged for any time.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """A ledger in Redis, for processes on any host: `redis://HOST/DB?prefix=NAME`.
 
-Each call is one script: one round trip and one atomic step. Times are those of the server's clock.
-If a server without an append-only file restarts, it loses the rows, and their requests are not run.
+Each change is one script: one round trip and one atomic step. Times are those of the server's
+clock. If a server without an append-only file restarts, it loses the rows, and their requests are
+not run.
 
 If a connection is lost during a call, the call is repeated once, and recognizes the effect of its
 first attempt.
