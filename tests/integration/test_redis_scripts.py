@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,6 +16,7 @@ from wbengine.engines.worker_based.ledger import _base
 from wbengine.engines.worker_based.ledger import _ledger_scripts as ledger
 from wbengine.engines.worker_based.ledger._ledger_scripts import ClaimAttempt
 from wbengine.transports import _redis_scripts as transport
+from wbengine.transports._broker import MAX_BATCH_BYTES
 from wbengine.transports._redis import RedisBroker
 from wbengine.transports._redis_link import Link, Place
 
@@ -59,7 +61,7 @@ class Server:
         return transport.RoutedBatch(self.routing().version, routed)
 
     def routing(self) -> transport.Routing:
-        with RedisBroker(self.place) as broker:
+        with contextlib.closing(RedisBroker(self.place)) as broker:
             return broker._read_routing()
 
     def size(self, queue: str) -> int:
@@ -82,6 +84,11 @@ class Server:
     ) -> Sequence[transport.TakenEntry]:
         """Join, take messages and claim their rows for the holder `w`."""
         assert self(transport.join("c", "data"))
+        return self.take_joined(limit, number, queue)
+
+    def take_joined(
+        self, limit: int = 10, number: str = "1", queue: str = "q"
+    ) -> Sequence[transport.TakenEntry]:
         order = transport.Take("c", number, "w", "digest", [(limit, [queue])])
         entries = self(transport.take(order))
         assert entries is not None
@@ -169,6 +176,20 @@ def test_bind_and_unbind_change_the_version_only_with_the_bindings(server: Serve
     unbound = server.routing()
     assert unbound.bindings == old.bindings
     assert len({old.version, bound.version, unbound.version}) == 3
+
+
+def test_binding_of_a_missing_queue_is_ignored(server: Server) -> None:
+    old = server.routing()
+    server(transport.declare("", (), [transport.Binding("ex", "missing", "k")]))
+    assert server.routing() == old
+
+
+def test_message_of_a_deleted_queue_is_not_requeued(server: Server) -> None:
+    server.publish(b"1")
+    server.take()
+    server(transport.empty_queue("q", True))
+    assert server(transport.requeue("c", "q", ["1"])) == 1
+    assert server.numbers() == []
 
 
 def test_empty_queue_removes_messages_and_bindings(server: Server) -> None:
@@ -305,6 +326,35 @@ def test_take_claims_rows_and_obeys_limits_of_groups(server: Server) -> None:
     assert server.row("a") == CLAIMED
     assert server.row("b") == _base.Row("b", 1, _base.ROW_OPEN)
     assert server.size("q") == 1
+
+
+def test_take_is_refused_while_a_server_has_just_restarted(server: Server) -> None:
+    server.open()
+    server.publish(request(), b"2")
+    server.take(0)
+    server.client.hset(server.key("server"), "hold", server.client.time()[0] * 1000 + 2000)
+    before = server.client.dump(server.key("q:q"))
+    assert server.take_joined() == []
+    assert server.client.dump(server.key("q:q")) == before
+    assert server.client.ttl(server.key("q:q")) > 0
+    assert server.row() == OPEN
+
+
+def test_take_leaves_messages_that_exceed_the_byte_limit_in_their_places(server: Server) -> None:
+    half = b"x" * (MAX_BATCH_BYTES // 2)
+    server.publish(b"1" + half, b"2" + half, b"3")
+    assert [entry.number for entry in server.take()] == ["1"]
+    assert server.client.ttl(server.key("q:q")) > 0
+    assert [entry.number for entry in server.take(number="2")] == ["2", "3"]
+
+
+def test_join_records_a_report_and_a_heartbeat(server: Server) -> None:
+    assert server(transport.join("c", "data", "w"))
+    silence = server.silence("w")
+    assert silence is not None and silence < 60_000
+    server.client.zadd(server.key("c"), {"c": 1})
+    server.take_joined()
+    assert server.client.zscore(server.key("c"), "c") > 1
 
 
 def test_settle_keeps_messages_that_the_consumer_does_not_have(server: Server) -> None:
