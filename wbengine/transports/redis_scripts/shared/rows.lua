@@ -2,8 +2,8 @@
 --   it before a loss of data appears as CLAIMED by FORGOTTEN
 -- full_result(row) -> its result; '' if it is lost
 -- write_row(id, row, milliseconds until it expires): without the last, its expiry does not change
--- open_row(id, epoch, incarnation, milliseconds to keep its result or '') -> whether it was created,
---   or has replaced an OPEN row with a lower epoch
+-- open_row(id, epoch, incarnation, milliseconds to keep its result or '') -> whether it was
+--   created, or has replaced an OPEN row with a lower epoch
 -- reopen_row(id, row): change it to OPEN
 -- prolong_row(id): set its expiry back to the default, if it has one
 -- remove_rows(ids): delete rows in any state, with their results
@@ -11,8 +11,8 @@
 -- is_held_by(holder, row, epoch): also true for any holder if the server lost the real one
 --
 -- A row has an epoch, a state, a holder, the incarnation of the server in which it was opened, the
--- milliseconds for which its result is kept if less than ROW_MS, the ID of the rest of its result if
--- it is out of line, the name of its claim, and its result. All are strings, '' if missing.
+-- milliseconds for which its result is kept if less than ROW_MS, the ID of the rest of its result
+-- if it is out of line, the name of its claim, and its result. All are strings, '' if missing.
 
 -- include ledger
 

@@ -20,7 +20,8 @@ local function begin_session(user, number, last_row)
 end
 local function report_user(user)
   local number, last_row = read_session(user)
-  call('HSET', prefix .. 'users', user, now() .. (number and ' ' .. number .. ' ' .. last_row or ''))
+  local session = number and ' ' .. number .. ' ' .. last_row or ''
+  call('HSET', prefix .. 'users', user, now() .. session)
   for _, key in ipairs({'server', 'users', 'beats', 'rows'}) do
     call('PEXPIRE', prefix .. key, LEDGER_MS)
   end
