@@ -13,7 +13,7 @@ from amqp import exceptions as amqp_errors
 from wbengine import exceptions
 from wbengine.engines.worker_based import ledger
 from wbengine.engines.worker_based._connections import connecting
-from wbengine.engines.worker_based._connections.connecting import Echo
+from wbengine.engines.worker_based._connections.receiver import Echo
 from wbengine.transports import _reasons
 
 

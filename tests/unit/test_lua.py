@@ -65,10 +65,9 @@ def test_function_converts_the_reply_with_its_arguments(declare: Declare) -> Non
 
 def test_reply_with_another_number_of_rows_is_refused() -> None:
     read = _ledger_scripts.read_rows(["a", "b"]).read
-    missing = (None, b"", None, None)
-    assert read([missing, missing]) == [None, None]
+    assert read([None, None]) == [None, None]
     with pytest.raises(ValueError, match="shorter"):
-        read([missing])
+        read([None])
 
 
 def test_revocation_without_removed_row_has_no_claim_count() -> None:
