@@ -1,62 +1,72 @@
-"""`crash_everywhere` finds the faults of the crash corpus, and nothing in its right flows."""
+"""`crash_everywhere` finds the faults of the crash corpus, and nothing in its right programs."""
 
 from __future__ import annotations
 
-import importlib
-import types
+import inspect
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from tests.testing import crash_corpus
+from tests.testing.crash_corpus import FAULTY, INPUTS, RIGHT, WORLDS, Program, checks_of
 from wbengine import engines
-from wbengine.testing import crash_everywhere
+from wbengine.testing import Report, crash_everywhere
 
-MODULES = crash_corpus.modules()
+PROGRAMS = {**FAULTY, **RIGHT}
 
-#: Faults that no check finds, because only their author knows what is right, or because they need
-#: another hash seed.
-NOT_FOUND = {
-    "faulty_15_half_of_map",
-    "faulty_20_order_of_set",
-    "faulty_23_charged_before_approval",
-}
+pytestmark = pytest.mark.filterwarnings("ignore:Workflow:RuntimeWarning")
 
 
-def short_name(module: types.ModuleType) -> str:
-    return module.__name__.rpartition(".")[2]
+def run(program: Program, **options: Any) -> Report:
+    crash_corpus.forget()
+    given: dict[str, Any] = {"signals": program.signals, "exceptions": program.exceptions}
+    return crash_everywhere(
+        program.flow, INPUTS, world=WORLDS, budget=600.0, max_runs=120, **given, **options
+    )
 
 
-def test_corpus_has_30_faulty_and_15_right_flows() -> None:
-    kinds = [short_name(module).rpartition("_")[0].split("_")[0] for module in MODULES]
-    assert (kinds.count("faulty"), kinds.count("right"), len(kinds)) == (30, 15, 45)
-
-
-@pytest.mark.parametrize("module", MODULES, ids=short_name)
-def test_flow_without_faults_succeeds(module: types.ModuleType) -> None:
-    for world in module.WORLDS:
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_program_without_faults_succeeds(name: str) -> None:
+    program = PROGRAMS[name]
+    crash_corpus.forget()
+    for world in WORLDS:
         world.clear()
-    flow = module.flow() if isinstance(module.flow, types.FunctionType) else module.flow
-    engine = engines.load(flow, inputs=module.INPUTS, backend="memory://")
-    for name, value in getattr(module, "SIGNALS", {}).items():
-        engine.signal(name, value)
+    flow = program.flow() if inspect.isfunction(program.flow) else program.flow
+    engine = engines.load(flow, inputs=INPUTS, backend="memory://")
+    for signal, value in program.signals.items():
+        engine.signal(signal, value)
     engine.run()
     assert engine.storage.get_flow_state() == "SUCCESS"
-    assert any(world.keys for world in module.WORLDS)
+
+
+def faults() -> Iterator[Any]:
+    """Yield the programs with a fault that a check finds. Two of each check are not slow."""
+    counts: Counter[str] = Counter()
+    for name, program in FAULTY.items():
+        if program.check is not None:
+            counts[program.check] += 1
+            is_slow = counts[program.check] > 2
+            yield pytest.param(name, marks=pytest.mark.slow if is_slow else ())
+
+
+@pytest.mark.parametrize("name", list(faults()))
+def test_fault_is_found(name: str) -> None:
+    program = FAULTY[name]
+    report = run(program)
+    assert program.check in checks_of(report), report
+    # The text names the fault, and the schedule repeats it.
+    finding = next(each for each in report.findings if each.check == program.check)
+    assert finding.problem.text in str(report)
+    repeated = run(program, only=str(finding.schedule))
+    assert program.check in checks_of(repeated), repeated
+    assert repeated.runs == 3
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("module", MODULES, ids=short_name)
-def test_faults_are_found_and_right_flows_pass(module: types.ModuleType) -> None:
-    module = importlib.reload(module)  # Its variables are those of a new process.
-    report = crash_everywhere(
-        module.flow,
-        module.INPUTS,
-        world=module.WORLDS,
-        signals=getattr(module, "SIGNALS", {}),
-        exceptions=getattr(module, "EXCEPTIONS", None),
-        budget=600.0,
-        max_runs=120,
-    )
-    is_right = short_name(module).startswith("right") or short_name(module) in NOT_FOUND
-    assert report.ok == is_right, report
-    assert report.singles_run == report.singles or report.findings
+@pytest.mark.parametrize("name", [name for name, program in PROGRAMS.items() if not program.check])
+def test_program_without_a_fault_that_checks_find_passes(name: str) -> None:
+    report = run(PROGRAMS[name])
+    assert report.ok, report
+    assert report.singles_run == report.singles

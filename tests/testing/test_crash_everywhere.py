@@ -4,21 +4,39 @@ from __future__ import annotations
 
 import asyncio
 import cProfile
-import datetime as dt
 import itertools
 import logging
-import os
 import random
 import sys
 import threading
-import time
-import uuid
-from collections.abc import Callable
 from concurrent import futures
 from typing import Any
 
 import pytest
 
+from tests.testing.crash_corpus import (
+    BANK,
+    DEPOT,
+    INDEX,
+    MAIL,
+    MEMORY,
+    WORLDS,
+    Declined,
+    TransferOnce,
+    add_to_index,
+    charge,
+    charge_with_strict_refund,
+    charge_without_key,
+    checks_of,
+    clock_in_body,
+    flow_of,
+    hold_with_timeout,
+    recall,
+    refund,
+    remember,
+    ship,
+    trip_in_parallel,
+)
 from wbengine import exceptions, retry, task
 from wbengine.patterns import linear_flow, unordered_flow
 from wbengine.steps import AsyncSteps, Steps
@@ -28,15 +46,6 @@ from wbengine.testing._crashing.outcome import Subject
 from wbengine.testing._crashing.schedules import Action, Fault, Moment, Schedule
 from wbengine.testing._crashing.simulated_run import simulate
 
-BANK = World("bank")
-MAIL = World("mail", permanent=True)
-INDEX = World("index", permanent=True, repeatable=True)
-WORLDS = (BANK, MAIL, INDEX)
-
-
-class Declined(Exception):
-    pass
-
 
 def run(flow: Any, **options: Any) -> Report:
     return crash_everywhere(
@@ -44,34 +53,9 @@ def run(flow: Any, **options: Any) -> Report:
     )
 
 
-@task.task(provides="payment")
-def charge(order: str) -> str:
-    return BANK.effect(f"charge {order}", idempotency_key=f"charge-{order}")
-
-
-@charge.revert(failed=True)
-def refund(order: str) -> None:
-    BANK.undo(f"charge {order}", missing_ok=True)
-
-
-@task.task
-def ship(order: str) -> str:
-    return BANK.effect(f"shipment {order}", idempotency_key=f"ship-{order}")
-
-
-@ship.revert(failed=True)
-def return_shipment(order: str) -> None:
-    BANK.undo(f"shipment {order}", missing_ok=True)
-
-
 @task.task(idempotent=False)
 def write_letter(order: str) -> None:
     MAIL.effect(f"letter {order}")
-
-
-@task.task
-def add_to_index(order: str) -> None:
-    INDEX.effect(f"order {order}")
 
 
 class Reserve(task.Task):
@@ -85,25 +69,12 @@ class Reserve(task.Task):
         BANK.undo(f"{self.name} {order}", missing_ok=True)
 
 
-def right_flow() -> linear_flow.Flow:
-    return linear_flow.Flow("order").add(charge(), ship(), add_to_index(), write_letter())
+right_flow = flow_of(charge, ship, add_to_index, write_letter)
 
 
 def right_flow_in_parallel() -> linear_flow.Flow:
     both = unordered_flow.Flow("both").add(Reserve("room"), Reserve("car"))
     return linear_flow.Flow("order", retry=retry.Times(2)).add(both)
-
-
-@task.workflow
-def right_workflow(steps: Steps, order: str) -> str:
-    with steps.scope():
-        steps.run(charge, order)
-    answer = steps.wait_for("approved", timeout=3600, default=False)
-    if not answer:
-        raise TimeoutError("not approved")
-    steps.map(add_to_index, ["1", "2"])
-    steps.sleep(86_400)
-    return steps.now().isoformat()
 
 
 @task.task
@@ -125,21 +96,14 @@ def right_continued_workflow(steps: Steps, order: str, month: int = 1) -> int:
     return month
 
 
-@task.workflow
-async def right_async_workflow(steps: AsyncSteps, order: str) -> int:
-    done = await asyncio.gather(steps.run(charge, order), steps.run(ship, order))
-    await steps.wait_for("approved", timeout=60, default=None)
-    return len(done)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("flow", "signals"),
     [
         (right_flow, {}),
         (right_flow_in_parallel, {}),
-        (right_workflow, {"approved": True}),
-        (right_async_workflow, {"approved": True}),
+        (hold_with_timeout, {"approved": True}),
+        (trip_in_parallel, {}),
         (right_continued_workflow, {"paid": True}),
     ],
 )
@@ -152,209 +116,8 @@ def test_right_flow_passes(flow: Any, signals: dict[str, Any], seed: int) -> Non
     assert BANK.keys == MAIL.keys == []
 
 
-# Faulty tasks and workflows, each with the check that finds its fault.
-
-
-@task.task
-def charge_twice(order: str) -> None:
-    BANK.effect(f"charge {order}")
-
-
-@charge_twice.revert(failed=True)
-def refund_twice(order: str) -> None:
-    BANK.undo(f"charge {order}", missing_ok=True)
-
-
-@task.task
-def charge_without_revert(order: str) -> None:
-    BANK.effect(f"charge {order}", idempotency_key=order)
-
-
-@task.task
-def charge_with_revert_of_success(order: str) -> None:
-    BANK.effect(f"charge {order}", idempotency_key=order)
-
-
-@charge_with_revert_of_success.revert
-def refund_success(order: str) -> None:
-    BANK.undo(f"charge {order}", missing_ok=True)
-
-
-@task.task
-def charge_with_strict_refund(order: str) -> None:
-    BANK.effect(f"charge {order}", idempotency_key=order)
-
-
-@charge_with_strict_refund.revert(failed=True)
-def strict_refund(order: str) -> None:
-    BANK.undo(f"charge {order}")
-
-
-@task.task
-def charge_with_failing_refund(order: str) -> str:
-    return BANK.effect(f"charge {order}", idempotency_key=order)
-
-
-@charge_with_failing_refund.revert(failed=True)
-def failing_refund(order: str, result: Any) -> None:
-    BANK.undo(f"charge {order} {result.upper()}", missing_ok=True)
-
-
-@task.task
-def charge_or_not(order: str) -> None:
-    try:
-        BANK.effect(f"charge {order}", idempotency_key=order)
-    except Exception:  # the fault
-        return
-
-
-@charge_or_not.revert(failed=True)
-def refund_or_not(order: str) -> None:
-    BANK.undo(f"charge {order}", missing_ok=True)
-
-
-@task.task
-def charge_with_new_key(order: str) -> None:
-    BANK.effect(f"charge {uuid.uuid4()}")
-
-
-@charge_with_new_key.revert(failed=True)
-def refund_all(order: str) -> None:
-    for key in BANK.keys:
-        BANK.undo(key)
-
-
-@task.task
-def transfer(order: str) -> None:
-    if not BANK.has("debit"):
-        BANK.effect("debit")
-        BANK.effect("credit")
-
-
-@transfer.revert(failed=True)
-def transfer_back(order: str) -> None:
-    BANK.undo("credit", missing_ok=True)
-    BANK.undo("debit", missing_ok=True)
-
-
-MEMORY: list[str] = []
-
-
-@task.task(provides="place")
-def remember(order: str) -> str:
-    MEMORY.append(order)
-    return "memory"
-
-
-@task.task(provides="count")
-def recall(order: str, place: str) -> int:
-    return len(MEMORY)
-
-
-@task.workflow
-def body_with_effect(steps: Steps, order: str) -> None:
-    steps.run(ship, order)
-    INDEX.effect("from the body")
-
-
-@task.workflow
-def body_with_clock(steps: Steps, order: str) -> bool:
-    return time.time() > 0 or dt.datetime.now(tz=dt.UTC).hour > 12
-
-
-@task.workflow
-def body_with_random(steps: Steps, order: str) -> str:
-    return random.choice([order, order])
-
-
-@task.workflow
-def body_with_environment(steps: Steps, order: str) -> str:
-    return os.environ.get("REGION", "here")
-
-
-@task.workflow
-def waits_forever(steps: Steps, order: str) -> None:
-    steps.run(charge, order)
-    steps.wait_for("approved")
-
-
-@task.workflow
-def falls_back(steps: Steps, order: str) -> str:
-    try:
-        return steps.run(charge, order)
-    except Exception:
-        return steps.run(ship, order)
-
-
-@task.workflow
-def polls_forever(steps: Steps, order: str) -> None:
-    steps.run(charge, order)
-    while not BANK.has("what never comes"):
-        steps.sleep(60)
-
-
-@task.workflow
-def undoes_in_wrong_order(steps: Steps, order: str) -> None:
-    steps.run(charge_without_revert, order)
-    steps.run(charge_with_new_key, order)
-    raise RuntimeError("undo all")
-
-
-@charge_with_new_key.revert(failed=True)
-def undo_all(order: str) -> None:
-    for key in BANK.keys:
-        BANK.undo(key)
-
-
-@task.workflow(retries=1)
-def charges_again_with_key(steps: Steps, order: str) -> None:
-    steps.run(charge, order)
-    steps.run(add_to_index, order)
-
-
-def flow_of(*tasks: Any) -> Callable[[], linear_flow.Flow]:
-    return lambda: linear_flow.Flow("flow").add(*(each() for each in tasks))
-
-
-@pytest.mark.parametrize(
-    ("flow", "check"),
-    [
-        (flow_of(charge_twice), "at_most_once"),
-        (flow_of(charge_without_revert, ship), "undone"),
-        (flow_of(charge_with_revert_of_success), "undone"),
-        (flow_of(charge_with_strict_refund), "nothing_missing"),
-        (flow_of(charge_with_failing_refund), "reversible"),
-        (flow_of(charge_or_not), "failures_are_reported"),
-        (flow_of(charge_with_new_key), "same_effects"),
-        (flow_of(transfer), "same_effects"),
-        (flow_of(remember, recall), "same_result"),
-        (body_with_effect, "in_steps"),
-        (body_with_clock, "replayable"),
-        (body_with_random, "replayable"),
-        (body_with_environment, "replayable"),
-        (waits_forever, "ends"),
-        (polls_forever, "ends"),
-        (falls_back, "failed_steps_leave_nothing"),
-        (charges_again_with_key, "known_effects_exist"),
-    ],
-)
-@pytest.mark.filterwarnings("ignore:Workflow:RuntimeWarning")
-def test_fault_is_found(flow: Any, check: str) -> None:
-    signals = {"approved": True} if flow is waits_forever else {}
-    report = run(flow, signals=signals, exceptions={"charge": [Declined]})
-    assert check in checks_of(report), report
-    # The text names the fault, and the schedule repeats it.
-    finding = next(each for each in report.findings if each.check == check)
-    assert finding.problem.text in str(report)
-    declined = {"charge": [Declined]}
-    only = str(finding.schedule)
-    repeated = run(flow, signals=signals, exceptions=declined, only=only)
-    assert check in checks_of(repeated)
-    assert repeated.runs == 3
-
-
 def test_pairs_are_searched_only_without_findings() -> None:
-    assert run(flow_of(charge_twice)).pairs_run == 0
+    assert run(flow_of(charge_without_key)).pairs_run == 0
     # A failed reversion needs two faults: the first one causes it.
     report = run(flow_of(charge, charge_with_refund_once))
     assert report.pairs_run > 0 and len(report.findings[0].schedule.moments) == 2, report
@@ -385,7 +148,7 @@ def test_own_check_sees_the_worlds_of_each_run() -> None:
 
     def paid_if_shipped(run: FinishedRun) -> None:
         ended.append(run)
-        assert BANK.has("charge 7") or not BANK.has("shipment 7"), "shipped for nothing"
+        assert BANK.has("charge 7") or not DEPOT.has("shipment 7"), "shipped for nothing"
 
     report = run(flow_of(ship, charge), checks=[paid_if_shipped], max_runs=40)
     assert report.ok, report  # In the end of each run, both exist, or none.
@@ -426,17 +189,7 @@ def retried_charge(self: task.Task, order: str) -> None:
     BANK.effect(f"charge {order}", idempotency_key=self.request.id)
 
 
-@retried_charge.revert(failed=True)
-def undo_retried_charge(order: str) -> None:
-    BANK.undo(f"charge {order}", missing_ok=True)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("flow", [flow_of(Reserve), charges_items, flow_of(retried_charge)])
-@pytest.mark.parametrize("engine", ["worker-based", "serial"])
-def test_interrupted_step_is_repeated_with_the_same_request_id(flow: Any, engine: str) -> None:
-    report = run(flow, engine=engine, max_runs=300)
-    assert report.ok and report.singles_run > 10, report
+retried_charge.revert(failed=True)(refund)
 
 
 def test_value_that_cannot_be_encoded_fails() -> None:
@@ -483,13 +236,13 @@ def test_profiler_of_the_caller_continues() -> None:
     profiler = cProfile.Profile()
     profiler.enable()
     try:
-        report = run(body_with_clock, max_runs=1)
+        report = run(clock_in_body, max_runs=1)
         active: object = sys.getprofile()
         assert active is profiler
     finally:
         profiler.disable()
     assert report.runs == 3
-    assert checks_of(run(body_with_clock, max_runs=1)) == {"replayable"}
+    assert checks_of(run(clock_in_body, max_runs=1)) == {"replayable"}
     assert sys.getprofile() is None
 
 
@@ -519,34 +272,9 @@ def test_random_values_may_be_equal_by_chance() -> None:
     assert report.ok, report
 
 
-class ChargeOnce(task.Task):
-    """Asks the bank first, instead of using an idempotency key."""
-
-    def execute(self, order: str) -> None:
-        if not BANK.has(f"charge {order}"):
-            BANK.effect(f"charge {order}")
-
-    def revert(self, order: str, **_: Any) -> None:
-        BANK.undo(f"charge {order}", missing_ok=True)
-
-
-@pytest.mark.slow
-def test_repeated_execution_finds_the_effect_of_a_failed_one() -> None:
-    """The engine is killed before it stores the failure of the first execution."""
-    report = run(flow_of(ChargeOnce), engine="serial")
-    assert report.ok and report.pairs_run == report.pairs, report
-
-
 @task.task
 def decline(order: str) -> None:
     raise Declined(order)
-
-
-@pytest.mark.slow
-def test_operator_reverts_until_the_flow_is_reverted() -> None:
-    """The engine is killed after the operator has reverted a flow with a failed revert again."""
-    report = run(flow_of(charge, decline), end="REVERTED", max_runs=300)
-    assert report.ok and report.pairs_run > 200, report
 
 
 @task.workflow
@@ -587,7 +315,7 @@ def test_threads_take_turns() -> None:
 @pytest.mark.slow
 def test_threads_of_killed_workflows_end() -> None:
     before = set(threading.enumerate())
-    run(right_workflow, signals={"approved": True}, max_runs=60)
+    run(hold_with_timeout, signals={"approved": True}, max_runs=60)
     new_threads = set(threading.enumerate()) - before
     assert [each for each in new_threads if each.name == "workflow"] == []
 
@@ -603,10 +331,6 @@ def test_threads_of_earlier_runs_end() -> None:
     assert len(counts) == 302 and max(counts) < 30
 
 
-def checks_of(report: Report) -> set[str]:
-    return {finding.check for finding in report.findings}
-
-
 @task.task(idempotent=False)
 def charge_with_lock(order: str) -> None:
     BANK.effect("lock")
@@ -616,9 +340,7 @@ def charge_with_lock(order: str) -> None:
         BANK.undo("lock")
 
 
-@charge_with_lock.revert(failed=True)
-def refund_but_keep_lock(order: str) -> None:
-    BANK.undo(f"charge {order}", missing_ok=True)
+charge_with_lock.revert(failed=True)(refund)  # It keeps the lock.
 
 
 @task.task(idempotent=False)
@@ -719,59 +441,42 @@ def rejected(steps: Steps, order: str) -> None:
         raise PermissionError(order)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("engine", ["worker-based", "serial"])
-def test_operator_repeats_an_interrupted_reversion(engine: str) -> None:
-    """The second fault interrupts the reversion that the operator began."""
-    report = run(
-        rejected, signals={"approved": False}, end="REVERTED", engine=engine, max_runs=2000
-    )
-    assert report.ok, report
-    assert report.pairs_run > 400
-
-
 @task.task(retries=2)
 def charge_if_missing(order: str) -> None:
     if not BANK.has(f"charge {order}"):
         BANK.effect(f"charge {order}")
 
 
-@charge_if_missing.revert(failed=True)
-def refund_if_missing(order: str) -> None:
-    BANK.undo(f"charge {order}", missing_ok=True)
+charge_if_missing.revert(failed=True)(refund)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["worker-based", "serial"])
-def test_step_that_asks_first_passes(engine: str) -> None:
-    report = run(flow_of(charge_if_missing, ship), engine=engine, max_runs=800)
-    assert report.ok, report
-
-
-@task.task
-def charge_in_thread(order: str) -> None:
-    errors: list[BaseException] = []
-
-    def work() -> None:
-        try:
-            BANK.effect(f"charge {order}")
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    if errors:
-        raise errors[0]
-
-
-@charge_in_thread.revert(failed=True)
-def refund_of_thread(order: str) -> None:
-    BANK.undo(f"charge {order}", missing_ok=True)
-
-
-def test_effects_in_threads_belong_to_their_step() -> None:
-    assert checks_of(run(flow_of(charge_in_thread))) == {"at_most_once"}
+@pytest.mark.parametrize(
+    ("flow", "options", "least_pairs"),
+    [
+        # An interrupted step is repeated with the same request id.
+        pytest.param(flow_of(Reserve), {}, 0, id="task with request id"),
+        pytest.param(charges_items, {}, 0, id="steps with request ids"),
+        pytest.param(flow_of(retried_charge), {}, 0, id="retries with request ids"),
+        # The engine is killed before it stores the failure of the first execution.
+        pytest.param(flow_of(TransferOnce), {"max_runs": 500}, 500, id="task that asks first"),
+        pytest.param(flow_of(charge_if_missing, ship), {"max_runs": 800}, 0, id="asks in retries"),
+        # The engine is killed after the operator has reverted a flow with a failed revert again.
+        pytest.param(flow_of(charge, decline), {"end": "REVERTED"}, 200, id="reverted again"),
+        # The second fault interrupts the reversion that the operator began.
+        pytest.param(
+            rejected, {"signals": {"approved": False}, "end": "REVERTED", "max_runs": 2000}, 400,
+            id="reversion is interrupted",
+        ),
+    ],
+)  # fmt: skip
+def test_repeatable_flow_passes(
+    flow: Any, options: dict[str, Any], least_pairs: int, engine: str
+) -> None:
+    report = run(flow, engine=engine, **options)
+    assert report.ok and report.singles_run > 10, report
+    assert report.pairs_run >= min(least_pairs, report.pairs)
 
 
 @task.task
@@ -790,55 +495,6 @@ def test_runs_do_not_share_inputs() -> None:
     assert report.ok and items == ["a"], report
 
 
-@task.task
-def lock(order: str) -> None:
-    BANK.effect("lock", idempotency_key=f"lock-{order}")
-
-
-@lock.revert(failed=True)
-def unlock_again(order: str) -> None:
-    BANK.undo("lock", missing_ok=True)
-
-
-@task.task
-def unlock(order: str) -> None:
-    BANK.undo("lock", missing_ok=True)
-
-
-@pytest.mark.slow
-def test_step_may_undo_the_effect_of_an_earlier_step() -> None:
-    report = run(flow_of(lock, charge, unlock))
-    assert report.ok, report
-
-
-class ReserveAll(task.Task):
-    idempotent = True
-
-    def execute(self, order: str) -> None:
-        BANK.effect(f"room {order}", idempotency_key=f"room-{order}")
-
-    def revert(self, order: str, **_: Any) -> None:
-        BANK.undo(f"room {order}", missing_ok=True)
-
-
-class Count(task.Task):
-    """Undoes in its own revert what an earlier step did."""
-
-    idempotent = True
-
-    def execute(self, order: str) -> None:
-        BANK.effect(f"count {order}", idempotency_key=f"count-{order}")
-
-    def revert(self, order: str, **_: Any) -> None:
-        BANK.undo(f"room {order}", missing_ok=True)
-        BANK.undo(f"count {order}", missing_ok=True)
-
-
-def test_wrong_order_of_reversion_is_found() -> None:
-    report = run(flow_of(ReserveAll, Count, add_to_index))
-    assert checks_of(report) == {"undone_in_order"}, report
-
-
 TRIES = World("tries", permanent=True, repeatable=True)
 
 
@@ -851,9 +507,7 @@ def second_try(order: str) -> None:
         raise ValueError(order)
 
 
-@second_try.revert(failed=True)
-def undo_try(order: str) -> None:
-    BANK.undo(f"charge {order}", missing_ok=True)
+second_try.revert(failed=True)(refund)
 
 
 @task.workflow
@@ -863,7 +517,7 @@ async def tries_again(steps: AsyncSteps, order: str) -> None:
 
 def test_try_may_be_undone_before_steps_beside_it() -> None:
     """The other step has its effect after the failed try, and keeps it."""
-    report = crash_everywhere(tries_again, {"order": "7"}, world=[BANK, TRIES], max_runs=1)
+    report = crash_everywhere(tries_again, {"order": "7"}, world=[BANK, DEPOT, TRIES], max_runs=1)
     assert report.findings == [], report
 
 

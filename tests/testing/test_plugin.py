@@ -227,18 +227,6 @@ def test_killed_worker_executes_nothing_when_a_test_ends_early() -> None:
     assert RAN == [] and "its worker was killed" in str(failed)
 
 
-def test_worker_killed_at_end_executes_task_but_sends_no_reply(
-    wbe_broker: Any, wbe_worker: Maker, wbe_engine: Maker
-) -> None:
-    killed = wbe_broker.kill_worker_at("charge", when="end")
-    for _ in range(2):
-        wbe_worker(Charge)
-    with pytest.raises(exceptions.WorkerLost):
-        wbe_engine(line(Charge("charge"))).run()
-    killed.wait()
-    assert (RAN, killed.count) == (["charge"], 1)
-
-
 class Counts:
     """A user's observer that records the methods called on it."""
 
@@ -249,13 +237,16 @@ class Counts:
         return lambda *rest: self.told.append(moment)
 
 
-def test_worker_with_own_observer_can_be_killed(
+def test_worker_killed_at_end_executes_task_but_sends_no_reply(
     wbe_broker: Any, wbe_worker: Maker, wbe_engine: Maker
 ) -> None:
+    """The workers also have observers of the user."""
     killed, own = wbe_broker.kill_worker_at("charge", when="end"), Counts()
-    wbe_worker(Charge, observers=[own])
+    for _ in range(2):
+        wbe_worker(Charge, observers=[own])
     with pytest.raises(exceptions.WorkerLost):
         wbe_engine(line(Charge("charge"))).run()
+    killed.wait()
     assert (RAN, killed.count) == (["charge"], 1)
     assert own.told == ["received", "started"]
 

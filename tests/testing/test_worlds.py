@@ -433,6 +433,16 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
     yield found
 
 
+def run_in_shop(shop: Shop, charge: Any) -> Report:
+    return crash_everywhere(
+        lambda: linear_flow.Flow("f").add(charge(), finish()),
+        {"order": "17"},
+        checks=[shop.charges_once],
+        budget=120,
+        max_runs=40,
+    )
+
+
 def insert(connection: Any, order: str) -> None:
     connection.execute(sa.text("INSERT INTO charges VALUES (:order)"), {"order": order})
 
@@ -444,13 +454,7 @@ def delete(connection: Any, order: str) -> None:
 def test_transactional_step_changes_the_database_once(shop: Shop) -> None:
     charge = task.task(idempotent=True, transaction="shop")(insert)
     charge.revert(delete)
-    report = crash_everywhere(
-        lambda: linear_flow.Flow("f").add(charge(), finish()),
-        {"order": "17"},
-        checks=[shop.charges_once],
-        budget=120,
-        max_runs=40,
-    )
+    report = run_in_shop(shop, charge)
     assert report.ok, report
     assert shop.runs == report.runs and report.singles_run == report.singles > 20
 
@@ -468,13 +472,7 @@ def test_step_with_own_transaction_is_found(shop: Shop) -> None:
         with engine.begin() as connection:
             delete(connection, order)
 
-    report = crash_everywhere(
-        lambda: linear_flow.Flow("f").add(charge(), finish()),
-        {"order": "17"},
-        checks=[shop.charges_once],
-        budget=120,
-        max_runs=40,
-    )
+    report = run_in_shop(shop, charge)
     engine.dispose()
     assert "charges_once" in found(report), report
     assert "the charges ['17', '17']" in str(report)
