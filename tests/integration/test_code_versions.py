@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,8 +18,9 @@ from wbengine import engines, exceptions, operations, states, task
 from wbengine.conductors import _code_versions, service
 from wbengine.diagnosis import _store_checks, findings
 from wbengine.jobs import backends as boards
+from wbengine.jobs.backends import impl_sql
 from wbengine.persistence import _codes, backends, base
-from wbengine.views import flow_status
+from wbengine.views import _flow_list, flow_status
 
 
 @pytest.fixture(autouse=True)
@@ -60,7 +62,15 @@ def serving(
 
 def read(store: base.Backend, uuid: str) -> flow_status.FlowView:
     with contextlib.closing(store.get_connection()) as connection:
-        return flow_status.read(connection, uuid)
+        (row,) = connection.list_flows(uuid=uuid).flows
+        view = flow_status.read(connection, uuid)
+    if row.lease is None and row.state == view.state:
+        assert view.shown_state == _flow_list.shown_state(row)
+    return view
+
+
+def shown(store: base.Backend, uuid: str) -> str:
+    return read(store, uuid).shown_state
 
 
 def code_of(store: base.Backend, uuid: str) -> str | None:
@@ -76,7 +86,7 @@ def submit(store: base.Backend, version: str | None, code: str = "old") -> engin
     with serving(store, version, code), boards.backend("b", "sql", persistence=store) as board:
         until(
             lambda: (
-                read(store, handle.id).shown_state == states.WAITING
+                shown(store, handle.id) == states.WAITING
                 and all(job.state == states.UNCLAIMED for job in board.iterjobs())
             )
         )
@@ -151,7 +161,7 @@ def test_blocked_replay_does_not_change_the_code_of_a_flow(
     handle = submit(store, "v42")
     handle.signal("go")
     with serving(store, "v43", "new"):
-        until(lambda: read(store, handle.id).shown_state == states.BLOCKED)
+        until(lambda: shown(store, handle.id) == states.BLOCKED)
     view = read(store, handle.id)
     assert view.waiting is not None and "in code v43." in view.waiting
     assert code_of(store, handle.id) == "tests:v42"
@@ -164,7 +174,7 @@ def test_signal_for_nothing_does_not_change_the_code_of_a_flow(store: base.Backe
     handle.signal("other")
     with serving(store, "v43") as conductor:
         until(lambda: handle.id in conductor.runs)
-        until(lambda: read(store, handle.id).shown_state == states.WAITING)
+        until(lambda: shown(store, handle.id) == states.WAITING)
     assert code_of(store, handle.id) == "tests:v42"
 
 
@@ -177,7 +187,7 @@ def test_assigned_flow_whose_replay_differs_is_blocked(store: base.Backend) -> N
     assert operations.assign(store, "v43", "v42", app="tests") == {"tests": 2}
     with serving(store, "v42"):
         same.result(60)
-        until(lambda: read(store, other.id).shown_state == states.BLOCKED)
+        until(lambda: shown(store, other.id) == states.BLOCKED)
     assert released.CALLS.count("refund") == 0
     assert code_of(store, other.id) == "tests:v42"
 
@@ -347,3 +357,117 @@ def test_doctor_counts_flows_that_wait_for_code(
     found = [each for each in _store_checks.check(findings.Place(persistence=uri)) if not each.good]
     assert [each.check for each in found] == ["code versions"]
     assert found[0].text.startswith("1 flow waits for code v43 or newer of tests")
+
+
+# Flows whose code does not repeat the recorded steps, in conductors.
+
+
+@pytest.fixture
+def board(store: base.Backend) -> Iterator[impl_sql.SQLJobBoard]:
+    with boards.backend("b", "sql", persistence=store) as opened:
+        assert isinstance(opened, impl_sql.SQLJobBoard)
+        yield opened
+
+
+def block(board: impl_sql.SQLJobBoard) -> engines.FlowHandle:
+    """Return a flow of the old code that the new code does not repeat."""
+    assert board.persistence is not None
+    handle = submit(board.persistence, None)
+    handle.signal("go")
+    with serving(board.persistence, None, "new"):
+        until(lambda: len(board.blocked_jobs()) == 1)
+    return handle
+
+
+@dialects
+def test_other_code_blocks_flow_until_a_conductor_with_its_code_starts(
+    store: base.Backend, board: impl_sql.SQLJobBoard
+) -> None:
+    handle = block(board)
+    assert shown(store, handle.id) == states.BLOCKED and board.job_count == 1
+    waiting = read(store, handle.id).waiting or ""
+    assert "step 1 of workflow 'order' is recorded as" in waiting
+    assert "check" in waiting and "go" in waiting
+    assert released.CALLS == ["charge"]
+    with serving(store, None, "old"):
+        handle.result(60)
+    assert released.CALLS == ["charge", "ship"] and board.job_count == 0
+
+
+def test_running_conductor_continues_flow_that_another_one_blocked(store: base.Backend) -> None:
+    """The last conductor with the old code may block flows after all new ones have started."""
+    handle = submit(store, None, "new")
+    with serving(store, None, "new") as new:
+        with serving(store, None, "old") as old:
+            until(lambda: handle.id in old.runs or handle.state == states.SUCCESS or send(handle))
+        handle.result(60)
+    assert released.CALLS == ["charge", "check", "ship"]
+    assert new.runs[-1] == handle.id
+
+
+def send(handle: engines.FlowHandle) -> bool:
+    with contextlib.suppress(exceptions.Duplicate):
+        handle.signal("go")
+    return False
+
+
+def test_blocked_flow_runs_once_in_each_conductor_after_other_flows(
+    store: base.Backend, board: impl_sql.SQLJobBoard
+) -> None:
+    handle = block(board)
+    live = [engines.submit(conducted.greeting, backend=store, inputs={"name": "Ada"})]
+    with serving(store, None, "new") as conductor:
+        until(lambda: handle.id in conductor.runs)
+        live.append(engines.submit(conducted.greeting, backend=store, inputs={"name": "B"}))
+        assert [each.result(60)["greeting"] for each in live]
+        until(lambda: len(board.blocked_jobs()) == 1)
+    assert conductor.runs == [live[0].id, handle.id, live[1].id]
+    assert shown(store, handle.id) == states.BLOCKED
+
+
+def test_blocked_flow_that_is_cancelled_is_reverted(
+    store: base.Backend, board: impl_sql.SQLJobBoard
+) -> None:
+    handle = block(board)
+    handle.cancel("wrong release")
+    with serving(store, None, "new"), pytest.raises(exceptions.Cancelled):
+        handle.result(60)
+    assert released.CALLS == ["charge", "refund"] and board.job_count == 0
+
+
+def test_suspended_blocked_flow_is_not_run(
+    store: base.Backend, board: impl_sql.SQLJobBoard
+) -> None:
+    handle = block(board)
+    operations.suspend(store, handle.id)
+    assert shown(store, handle.id) == states.SUSPENDED and board.job_count == 0
+
+
+def test_version_keeps_the_path_of_flows_in_flight(store: base.Backend) -> None:
+    handles = [submit(store, None), submit(store, None, "versioned")]
+    for handle in handles:
+        handle.signal("go")
+    with serving(store, None, "versioned"):
+        for handle in handles:
+            handle.result(60)
+    assert sorted(released.CALLS) == ["charge", "charge", "check", "ship", "ship"]
+
+
+def test_board_in_another_store_keeps_blocked_job(tmp_path: Path, store: base.Backend) -> None:
+    options = {"board": "sql", "connection": f"sqlite:///{tmp_path}/jobs.db"}
+    with boards.backend("b", options, persistence=store) as board:
+        job, uuid = conducted.post(board, store, released.orders)
+        old = released.Conductor(board, store, "old")
+        with conducted.running(old):
+            until(lambda: shown(store, uuid) == states.WAITING)
+        operations.signal(store, uuid, "go")
+        for _ in range(2):
+            new = released.Conductor(board, store, "new")
+            with conducted.running(new):
+                until(functools.partial(bool, new.runs))
+                until(lambda: shown(store, uuid) == states.BLOCKED)
+            assert board.job_count == 1 and new.runs == [job.uuid]
+        with conducted.running(released.Conductor(board, store, "old")):
+            until(lambda: board.job_count == 0)
+    assert shown(store, uuid) == states.SUCCESS
+    assert released.CALLS == ["charge", "ship"]

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.support import python
 from wbengine import engines, exceptions, operations, states, task
 from wbengine.drawing import _step_rows
 from wbengine.patterns import linear_flow
@@ -357,3 +358,23 @@ def test_many_continuations_keep_the_flow_small(store: base.Backend) -> None:
     assert engine.storage.fetch("result") == 300
     assert len(steps_of(engine, store)) == 1
     assert len(engine.storage.flow_detail) == 3
+
+
+# Kills of processes whose workflow continues as new.
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(660)
+@pytest.mark.parametrize("store", ["sqlite", "postgresql_url"])
+def test_workflow_continues_after_a_kill_at_each_crash_point(
+    store: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    url = f"sqlite:///{tmp_path}/flows.db" if store == "sqlite" else request.getfixturevalue(store)
+    ended = python.run(
+        ["-m", "tests.support.continued_kills", url, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    assert int(ended.stdout) > 20
