@@ -44,6 +44,11 @@ def run(store: base.Backend, bulk: Bulk, owner: str = "a") -> Bulk:
     return bulk_run.bulk
 
 
+def start_signals(store: base.Backend, uuids: list[str], **options: Any) -> Bulk:
+    """Start an operation that sends a signal to flows that have not begun."""
+    return _bulk.start(store, "flow signal", flows_of(uuids, states.PENDING), SIGNAL, **options)
+
+
 def commands(store: base.Backend, uuids: list[str]) -> dict[str, str]:
     with contextlib.closing(store.get_connection()) as connection:
         return {uuid: command.what for uuid, command in connection.commands(uuids).items()}
@@ -169,7 +174,7 @@ def test_arguments_of_one_flow_are_used_for_it_only(store: base.Backend) -> None
 def test_rate_limits_the_flows_per_second(store: base.Backend) -> None:
     uuids = store_flows(store, 12, state=None)
     began = time.monotonic()
-    bulk = _bulk.start(store, "flow signal", flows_of(uuids, states.PENDING), SIGNAL, rate=20.0)
+    bulk = start_signals(store, uuids, rate=20.0)
     run(store, bulk)
     # The first batch starts at once.
     assert time.monotonic() - began >= (12 - 5) / 20.0
@@ -178,9 +183,7 @@ def test_rate_limits_the_flows_per_second(store: base.Backend) -> None:
 
 def test_service_advances_several_operations_in_turn(store: base.Backend) -> None:
     uuids = store_flows(store, 40, state=None)
-    flows = flows_of(uuids, states.PENDING)
-    slow = _bulk.start(store, "flow signal", flows, SIGNAL, rate=0.01)
-    fast = _bulk.start(store, "flow signal", flows, SIGNAL)
+    slow, fast = start_signals(store, uuids, rate=0.01), start_signals(store, uuids)
     service = _bulks.BulkService(store, "a")
     until(lambda: service.run_due() >= 0 and _bulk.find(store, fast.uuid).state == COMPLETE)
     assert _bulk.find(store, slow.uuid).done == 1
@@ -190,8 +193,7 @@ def test_service_advances_several_operations_in_turn(store: base.Backend) -> Non
 
 def test_failed_operation_does_not_stop_the_others(store: base.Backend) -> None:
     uuids = store_flows(store, 2, state=None)
-    bad = _bulk.start(store, "flow signal", flows_of(uuids, states.PENDING), SIGNAL)
-    good = _bulk.start(store, "flow signal", flows_of(uuids, states.PENDING), SIGNAL)
+    bad, good = start_signals(store, uuids), start_signals(store, uuids)
     execute(
         store,
         "CREATE TRIGGER full BEFORE UPDATE OF done ON wbe_bulks"
@@ -209,8 +211,7 @@ def test_unexpected_error_of_an_operation_does_not_stop_the_others(
     store: base.Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uuids = store_flows(store, 2, state=None)
-    bad = _bulk.start(store, "flow signal", flows_of(uuids, states.PENDING), SIGNAL)
-    good = _bulk.start(store, "flow signal", flows_of(uuids, states.PENDING), SIGNAL)
+    bad, good = start_signals(store, uuids), start_signals(store, uuids)
     change = _bulk.change
 
     def failing(backend: base.Backend, bulk: Bulk, flows: Any) -> dict[str, str]:
@@ -237,22 +238,15 @@ def test_flow_whose_change_is_too_large_is_skipped(
         return change(backend, bulk, flows)
 
     monkeypatch.setattr(_bulk, "change", limited)
-    bulk = run(store, _bulk.start(store, "flow signal", flows_of(uuids, states.PENDING), SIGNAL))
-    assert (bulk.state, bulk.done) == (COMPLETE, 6) and signals(store, uuids) == [
-        1,
-        1,
-        1,
-        0,
-        1,
-        1,
-        1,
-    ]
+    bulk = run(store, start_signals(store, uuids))
+    assert (bulk.state, bulk.done) == (COMPLETE, 6)
+    assert signals(store, uuids) == [int(number != 3) for number in range(7)]
     assert skipped(store, bulk) == {"Saving the flow failed: packet too large": 1}
 
 
 def test_conductor_service_carries_operations_out(store: base.Backend) -> None:
     uuids = store_flows(store, 5, state=None, is_submitted=False)
-    bulk = _bulk.start(store, "flow signal", flows_of(uuids, states.PENDING), SIGNAL)
+    bulk = start_signals(store, uuids)
     service = ConductorService(store)
     thread = threading.Thread(target=service.run)
     thread.start()
@@ -266,7 +260,7 @@ def test_conductor_service_carries_operations_out(store: base.Backend) -> None:
 
 def test_cancelled_operation_ends_between_batches(store: base.Backend) -> None:
     uuids = store_flows(store, 30, state=None)
-    bulk = _bulk.start(store, "flow signal", flows_of(uuids, states.PENDING), SIGNAL)
+    bulk = start_signals(store, uuids)
     bulk_run = _bulk.BulkRun(store, bulk, "a")
     assert bulk_run.advance()
     assert _bulk.cancel(store, bulk.uuid).state == CANCELLED

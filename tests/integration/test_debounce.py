@@ -85,12 +85,6 @@ def test_start_is_moved_up_to_the_maximum_after_the_first(place: Place) -> None:
 
 
 @everywhere
-def test_first_start_is_limited_by_the_maximum(place: Place) -> None:
-    handle = submit(place, debounce=("k", 1000), debounce_max=10)
-    assert wait_of_job(place, handle.id) <= 10
-
-
-@everywhere
 def test_claimed_or_ended_flow_is_not_replaced(place: Place) -> None:
     first = submit(place)
     make_due(place, first.id)

@@ -52,6 +52,19 @@ def serving(
     return conducted.running(service.ConductorService(store, board=board))
 
 
+def greet(
+    store: persistence.Backend, board: jobs.JobBoard, name: str = "Ada", **options: Any
+) -> engines.FlowHandle:
+    """Submit a flow."""
+    inputs = {"name": name}
+    return engines.submit(f"{HERE}:greeting", backend=store, board=board, inputs=inputs, **options)
+
+
+def die(*args: object) -> None:
+    """Stand for a process that dies before it posts a job."""
+    raise exceptions.JobFailure("it died")
+
+
 def inputs(folder: Path, mark: str = "m") -> dict[str, Any]:
     return {"folder": str(folder), "mark": mark}
 
@@ -60,9 +73,7 @@ def test_conductor_of_the_board_runs_submitted_flow(
     store: persistence.Backend, place: str, tmp_path: Path
 ) -> None:
     with boards.backend("mine", place, persistence=store) as mine:
-        handle = engines.submit(
-            f"{HERE}:greeting", backend=store, board=mine, inputs={"name": "Ada"}, priority="high"
-        )
+        handle = greet(store, mine, priority="high")
         [job] = mine.iterjobs()
         assert (job.uuid, job.priority) == (handle.id, jobs.JobPriority.HIGH)
         assert handle.state == states.PENDING
@@ -81,10 +92,6 @@ def test_conductor_of_the_board_runs_flows_of_submit_many(
     with boards.backend("mine", place, persistence=store) as mine:
         given = [{"name": f"n{number}"} for number in range(20)]
         if dies:
-
-            def die(*args: object) -> None:
-                raise exceptions.JobFailure("it died")
-
             monkeypatch.setattr(mine, "repost_all", die)
         with pytest.raises(exceptions.JobFailure) if dies else contextlib.nullcontext():
             engines.submit_many(f"{HERE}:greeting", given, backend=store, board=mine)
@@ -103,9 +110,7 @@ def test_requests_restore_jobs_of_the_board_from_the_trash(
     """A conductor that could create no engine trashed the job of a flow; another flow has ended."""
     monkeypatch.setattr(service.ConductorService, "POLL_SECONDS", 0.05)
     with boards.backend("mine", place, persistence=store) as mine:
-        pending = engines.submit(
-            f"{HERE}:greeting", backend=store, board=mine, inputs={"name": "Ada"}
-        )
+        pending = greet(store, mine)
         (job,) = mine.iterjobs()
         mine.claim(job, "me")
         mine.trash(job, "me")
@@ -134,10 +139,6 @@ def test_conductor_of_the_board_runs_flow_of_fired_schedule(
         monkeypatch.context() as patch,
     ):
         if dies:
-
-            def die(*args: object) -> None:
-                raise exceptions.JobFailure("it died")
-
             patch.setattr(mine, "repost", die)
         with pytest.raises(exceptions.JobFailure) if dies else contextlib.nullcontext():
             assert ScheduleService(store, mine).fire_due() == 0
@@ -188,12 +189,9 @@ def test_conductor_serves_named_queues_of_a_board(
     queues = queued.job_queues
     assert queues is not None
     submitted = [
-        engines.submit(
-            f"{HERE}:greeting", backend=store, board=queued, inputs={"name": name}, queue=queue,
-            fair_key=name,
-        )
+        greet(store, queued, name, queue=queue, fair_key=name)
         for name, queue in (("Ada", None), ("Bob", "mails"), ("Cy", "reports"))
-    ]  # fmt: skip
+    ]
     assert [queue.name for queue in queues.all()] == ["default", "mails", "reports"]
     conductor = service.ConductorService(store, board=queued, queues=["reports", "mails"])
     with conducted.running(conductor):
@@ -210,10 +208,7 @@ def test_paused_queue_of_a_board_carries_out_commands(
     monkeypatch.setattr(service.ConductorService, "POLL_SECONDS", 0.05)
     assert queued.job_queues is not None
     queued.job_queues.pause("*")
-    new, cancelled = (
-        engines.submit(f"{HERE}:greeting", backend=store, board=queued, inputs={"name": name})
-        for name in "ab"
-    )
+    new, cancelled = greet(store, queued), greet(store, queued)
     assert cancelled.cancel()
     with serving(store, queued):
         assert cancelled.wait(60)
@@ -224,16 +219,7 @@ def test_interrupted_submission_is_posted_in_its_queue(
     store: persistence.Backend, redis_url: brokers.Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with boards.backend("mine", str(redis_url), persistence=store) as mine:
-
-        def die(*args: object) -> None:
-            raise exceptions.JobFailure("it died")
-
-        with monkeypatch.context() as patch, pytest.raises(exceptions.JobFailure):
-            patch.setattr(mine, "repost_all", die)
-            engines.submit(
-                f"{HERE}:greeting", backend=store, board=mine, inputs={"name": "Ada"},
-                queue="mails", fair_key="a",
-            )  # fmt: skip
+        submit_without_job(store, mine, monkeypatch, queue="mails", fair_key="a")
         with serving(store, boards.fetch("served", str(redis_url), persistence=store)):
             until(lambda: mine.job_count == 1)
         assert isinstance(mine, _stored.StoredJobBoard) and mine.job_queues is not None
@@ -256,10 +242,7 @@ def test_board_without_queues_refuses_flows_before_they_are_stored(
         places: list[dict[str, Any]] = [{"queue": "x"}, {"fair_key": "x"}]
         for place_of_flow in places:
             with pytest.raises(ValueError, match=r"= requires .* a database or in Redis"):
-                engines.submit(
-                    f"{HERE}:greeting", backend=store, board=mine, inputs={"name": "Ada"},
-                    **place_of_flow,
-                )  # fmt: skip
+                greet(store, mine, **place_of_flow)
         with pytest.raises(ValueError, match="queues require a job board in a database or in Re"):
             service.ConductorService(store, board=mine, queues=["mails"])
         ScheduleService(store, mine).fire_due()
@@ -313,7 +296,7 @@ def test_submit_reports_saved_flow_if_the_board_is_unreachable(
     with boards.backend("mine", str(redis_url), persistence=store) as mine:
         redis_server.kill()
         with pytest.raises(exceptions.JobFailure, match=r"Flow \S+ is saved, but its job") as told:
-            engines.submit(f"{HERE}:greeting", backend=store, board=mine, inputs={"name": "A"})
+            greet(store, mine, "A")
         redis_server.start()
         uuid = str(told.value).split()[1]
         with serving(store, boards.fetch("served", str(redis_url), persistence=store)):
@@ -362,16 +345,10 @@ def submit_without_job(
     store: persistence.Backend, board: jobs.JobBoard, monkeypatch: pytest.MonkeyPatch, **told: Any
 ) -> engines.FlowHandle:
     """Submit a flow whose submitter dies before it posts the job."""
-
-    def die(*args: object) -> None:
-        raise exceptions.JobFailure("it died")
-
     with monkeypatch.context() as patch:
         patch.setattr(board, "repost_all", die)
         with pytest.raises(exceptions.JobFailure, match="is saved") as raised:
-            engines.submit(
-                f"{HERE}:greeting", backend=store, board=board, inputs={"name": "Ada"}, **told
-            )
+            greet(store, board, **told)
     return engines.handle(str(raised.value).split()[1], backend=store, board=board)
 
 
@@ -388,9 +365,7 @@ def test_handle_finds_job_posted_by_another_process(
             return post(*told)
 
         monkeypatch.setattr(mine, "repost_all", late)
-        handle = engines.submit(
-            f"{HERE}:greeting", backend=store, board=mine, inputs={"name": "Ada"}
-        )
+        handle = greet(store, mine)
         [job] = mine.iterjobs()
         mine.claim(job, "me")
         mine.consume(job, "me")
@@ -469,11 +444,11 @@ def test_jobs_lost_by_redis_are_posted_again(
         )
         with conducted.running(served), contextlib.ExitStack() as stack:
             stack.callback(gate.set)
-            submitted: dict[str, Any] = {"backend": store, "board": mine}
-            engines.submit(f"{HERE}:gated", inputs=inputs(tmp_path, mark), **submitted)
+            gated = inputs(tmp_path, mark)
+            engines.submit(f"{HERE}:gated", inputs=gated, backend=store, board=mine)
             assert begun.wait(60)
             set_back = server.copy_data()
-            waiting = engines.submit(f"{HERE}:greeting", inputs={"name": "Ada"}, **submitted)
+            waiting = greet(store, mine)
             # The next poll posts the job of this flow, and has then checked the other one.
             submit_without_job(store, mine, monkeypatch)
             until(lambda: mine.job_count == 3)

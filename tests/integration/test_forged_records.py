@@ -81,13 +81,28 @@ def stored_greeting(store: base.Backend) -> models.FlowDetail:
     return engine.storage.flow_detail
 
 
+def save(store: base.Backend, flow: models.FlowDetail, *records: models.AtomDetail) -> None:
+    with contextlib.closing(store.get_connection()) as connection:
+        connection.save_changes(flow, records)
+
+
+def reload(store: base.Backend, detail: models.FlowDetail) -> models.FlowDetail:
+    with contextlib.closing(store.get_connection()) as connection:
+        return connection.get_flow_details(detail.uuid)
+
+
+def execute(folder: Path, statement: str, *parameters: str) -> int:
+    """Execute a statement in the database. Return the number of changed rows."""
+    with contextlib.closing(sqlite3.connect(folder / "flows.db")) as connection, connection:
+        return connection.execute(statement, parameters).rowcount
+
+
 def forge(store: base.Backend, detail: models.FlowDetail, **noted: Any) -> models.FlowDetail:
     """Change the stored factory of a flow, and return the changed record."""
-    with contextlib.closing(store.get_connection()) as connection:
-        found = connection.get_flow_details(detail.uuid)
-        found.meta[models.FACTORY] = {**found.meta[models.FACTORY], **noted}
-        connection.save_changes(found, ())
-        return connection.get_flow_details(detail.uuid)
+    found = reload(store, detail)
+    found.meta[models.FACTORY] = {**found.meta[models.FACTORY], **noted}
+    save(store, found)
+    return reload(store, detail)
 
 
 @pytest.mark.parametrize("operation", ["resume", "retry", "revert"])
@@ -95,9 +110,8 @@ def test_commands_do_not_call_forged_factory_of_a_record(
     operation: str, store: base.Backend, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     detail = forge(store, stored_greeting(store), **EVIL)
-    with contextlib.closing(store.get_connection()) as connection:
-        detail.state = states.SUSPENDED
-        connection.save_changes(detail, ())
+    detail.state = states.SUSPENDED
+    save(store, detail)
     at = f"--persistence=sqlite:///{folder}/flows.db"
     confirmed = ["--yes"] if operation == "revert" else []
     assert app.main([at, "flow", operation, detail.uuid, *confirmed]) == 1
@@ -151,19 +165,19 @@ def test_conductor_does_not_run_flows_that_are_not_allowed(
     assert not (folder / "called").exists()
 
 
+def forge_schedule(folder: Path, name: str, old: str, new: str) -> None:
+    statement = "UPDATE wbe_schedules SET definition = replace(definition, ?, ?) WHERE name = ?"
+    assert execute(folder, statement, old, new, name) == 1
+
+
 def test_forged_schedule_does_not_fire_disallowed_flow(store: base.Backend, folder: Path) -> None:
-    board = impl_sql.SQLJobBoard("b", persistence=store)
-    board.connect()
+    board = board_of(store)
     schedules = Schedules(store, clock=lambda: 0.0)
     told: dict[str, Any] = {"every": 60, "inputs": {"name": "Ada"}}
     for name in ("listed", "other", "evil"):
         schedules.add(Schedule(name=name, factory=f"{HERE}:greeting", **told))
-    with contextlib.closing(sqlite3.connect(folder / "flows.db")) as connection, connection:
-        for name, factory in (("other", f"{HERE}:plain"), ("evil", "os.mkdir")):
-            connection.execute(
-                "UPDATE wbe_schedules SET definition = replace(definition, ?, ?) WHERE name = ?",
-                (f"{HERE}:greeting", factory, name),
-            )
+    forge_schedule(folder, "other", f"{HERE}:greeting", f"{HERE}:plain")
+    forge_schedule(folder, "evil", f"{HERE}:greeting", "os.mkdir")
     ScheduleService(store, board, clock=lambda: 120.0, flows=[f"{HERE}:greeting"]).fire_due()
     assert schedules.get("listed").last_flow is not None
     assert {schedules.get(name).last_flow for name in ("other", "evil")} == {None}
@@ -173,8 +187,7 @@ def test_forged_schedule_does_not_fire_disallowed_flow(store: base.Backend, fold
 def test_resume_uses_only_the_engine_kind_of_a_record(store: base.Backend) -> None:
     detail = stored_greeting(store)
     detail.meta[models.ENGINE] = "parallel:?max_workers=99"
-    with contextlib.closing(store.get_connection()) as connection:
-        connection.save_changes(detail, ())
+    save(store, detail)
     assert operations.resume(store, detail.uuid).storage.flow_uuid == detail.uuid
     assert _resuming.kind(store, detail.uuid) == "parallel"
 
@@ -188,6 +201,12 @@ def signing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def assert_rejected(detail: models.FlowDetail, store: base.Backend, words: str) -> None:
     with pytest.raises(exceptions.NotTrusted, match=rf"^flow '{detail.uuid}' .*: .*{words}"):
         engines.load_from_detail(detail, backend=store)
+
+
+def board_of(store: base.Backend) -> impl_sql.SQLJobBoard:
+    board = impl_sql.SQLJobBoard("b", persistence=store)
+    board.connect()
+    return board
 
 
 def test_signed_records_are_run(signing: Path, store: base.Backend) -> None:
@@ -232,26 +251,17 @@ def test_factory_record_without_mac_or_with_unknown_key_is_rejected(
     assert_rejected(reload(store, detail), store, "unknown or has expired")
 
 
-def reload(store: base.Backend, detail: models.FlowDetail) -> models.FlowDetail:
-    with contextlib.closing(store.get_connection()) as connection:
-        return connection.get_flow_details(detail.uuid)
-
-
 def test_changed_input_is_rejected(signing: Path, store: base.Backend, folder: Path) -> None:
     detail = stored_greeting(store)
-    with contextlib.closing(sqlite3.connect(folder / "flows.db")) as connection, connection:
-        found = connection.execute(
-            "UPDATE wbe_atomdetails SET results = replace(results, 'Ada', 'Eve')"
-        )
-        assert found.rowcount == 1
+    statement = "UPDATE wbe_atomdetails SET results = replace(results, 'Ada', 'Eve')"
+    assert execute(folder, statement) == 1
     assert_rejected(reload(store, detail), store, "input 'name' was changed")
 
 
 def test_changed_store_metadata_is_rejected(signing: Path, store: base.Backend) -> None:
     detail = stored_greeting(store)
-    with contextlib.closing(store.get_connection()) as connection:
-        detail.meta["store"] = {"name": "Eve"}
-        connection.save_changes(detail, ())
+    detail.meta["store"] = {"name": "Eve"}
+    save(store, detail)
     assert_rejected(reload(store, detail), store, "store.* was changed")
     engines.save_factory_details(detail, conducted.greeting, None, None, backend=store)
     assert engines.load_from_detail(reload(store, detail), backend=store)
@@ -290,6 +300,11 @@ def test_edits_without_the_mac_of_their_flow_are_rejected(signing: Path) -> None
             Edits.from_dict(data, flow)
 
 
+def record_of(detail: models.FlowDetail, name: str) -> models.AtomDetail:
+    (record,) = (each for each in detail if each.name == name)
+    return record
+
+
 @pytest.mark.parametrize("atom", [models.INJECTOR, GREET])
 @pytest.mark.parametrize("before", [False, True])
 def test_forged_injected_values_are_rejected(
@@ -303,13 +318,12 @@ def test_forged_injected_values_are_rejected(
         engine.storage.inject_atom_args(GREET, {"more": 1}, transient=False)
     detail = reload(store, engine.storage.flow_detail)
     assert engines.load_from_detail(detail, backend=store)
-    (record,) = (each for each in detail if each.name == atom)
+    record = record_of(detail, atom)
     if atom == models.INJECTOR:
         record.results = {**record.results, "note": "Eve"}
     else:
         record.meta["injected"] = {**record.meta.get("injected", {}), "name": "Eve"}
-    with contextlib.closing(store.get_connection()) as connection:
-        connection.save_changes(detail, [record])
+    save(store, detail, record)
     with pytest.raises(
         exceptions.NotTrusted, match=r"^what is injected into flow .*(MAC|not signed)"
     ):
@@ -352,14 +366,12 @@ def test_forged_inputs_of_a_continued_workflow_are_rejected(
     (record,) = (each for each in detail if models.CONTINUED in each.meta)
     honest = record.meta[models.CONTINUED]
     record.meta[models.CONTINUED] = {**honest, **forged}
-    with contextlib.closing(store.get_connection()) as connection:
-        connection.save_changes(detail, [record])
+    save(store, detail, record)
     engine = engines.load(pay_rates, backend=store, flow_detail=reload(store, detail))
     with pytest.raises(exceptions.NotTrusted, match=r"^continuation .*(MAC|not signed)"):
         engine.run()
     record.meta[models.CONTINUED] = honest
-    with contextlib.closing(store.get_connection()) as connection:
-        connection.save_changes(detail, [record])
+    save(store, detail, record)
     engine = engines.load(pay_rates, backend=store, flow_detail=reload(store, detail))
     engine.run()
     assert engine.storage.fetch("result") == 2
@@ -370,27 +382,23 @@ def pay_default(steps: Steps, amount: int = 1) -> int:
     return amount
 
 
-@pytest.mark.parametrize("forged", [{"pay": {"amount": 9}}, None])
-def test_changed_default_of_a_workflow_is_rejected(
-    signing: Path, store: base.Backend, forged: dict[str, Any] | None
+@pytest.mark.parametrize(
+    ("workflow", "forged"),
+    [
+        pytest.param(pay_default, {"pay": {"amount": 9}}, id="changed"),
+        pytest.param(pay_default, None, id="removed"),
+        pytest.param(pay, {"pay": {"amount": 9}}, id="added"),
+    ],
+)
+def test_forged_default_of_a_workflow_is_rejected(
+    signing: Path, store: base.Backend, workflow: Any, forged: dict[str, Any] | None
 ) -> None:
-    engine = engines.load(pay_default, backend=store)
+    engine = engines.load(workflow, backend=store, inputs={"amount": 1} if workflow is pay else {})
     detail = reload(store, engine.storage.flow_detail)
     assert engines.load_from_detail(detail, backend=store)
-    (record,) = (each for each in detail if each.name == models.INJECTOR)
+    record = record_of(detail, models.INJECTOR)
     record.meta[models.META_DEFAULTS] = forged
-    with contextlib.closing(store.get_connection()) as connection:
-        connection.save_changes(detail, [record])
-    assert_rejected(reload(store, detail), store, "defaults.* was changed")
-
-
-def test_added_default_of_a_workflow_is_rejected(signing: Path, store: base.Backend) -> None:
-    engine = engines.load(pay, backend=store, inputs={"amount": 1})
-    detail = reload(store, engine.storage.flow_detail)
-    (record,) = (each for each in detail if each.name == models.INJECTOR)
-    record.meta[models.META_DEFAULTS] = {"pay": {"amount": 9}}
-    with contextlib.closing(store.get_connection()) as connection:
-        connection.save_changes(detail, [record])
+    save(store, detail, record)
     assert_rejected(reload(store, detail), store, "defaults.* was changed")
 
 
@@ -431,8 +439,7 @@ def change_step(store: base.Backend, flow: models.FlowDetail, **changes: Any) ->
     detail = reload(store, flow)
     step = next(each for each in detail if each.is_step)
     step.meta[models.STEP] = {**step.meta[models.STEP], **changes}
-    with contextlib.closing(store.get_connection()) as connection:
-        connection.save_changes(detail, [step])
+    save(store, detail, step)
 
 
 FORGED_STEPS: list[dict[str, Any]] = [
@@ -484,12 +491,19 @@ def test_signed_steps_are_reverted(
     assert PAID == ["refund bob 10"]
 
 
+def accept_unsigned(folder: Path, monkeypatch: pytest.MonkeyPatch, seconds: float) -> Path:
+    """Create and use a key file that accepts records without a MAC for this time."""
+    (content,) = keys.new().values()
+    path = folder / "keys.json"
+    keys.write(path, {**content, "accept_unsigned_until": time.time() + seconds})
+    monkeypatch.setenv(keys.VARIABLE, str(path))
+    return path
+
+
 def test_steps_without_mac_are_reverted_before_the_time_in_the_key_file(
     store: base.Backend, paid: models.FlowDetail, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (content,) = keys.new().values()
-    keys.write(folder / "keys.json", {**content, "accept_unsigned_until": time.time() + 1000})
-    monkeypatch.setenv(keys.VARIABLE, str(folder / "keys.json"))
+    accept_unsigned(folder, monkeypatch, 1000)
     with contextlib.suppress(exceptions.Cancelled):
         operations.revert(store, paid.uuid).run()
     assert PAID == ["refund bob 10"]
@@ -514,14 +528,11 @@ def test_unsigned_records_are_accepted_until_the_time_in_the_key_file(
 ) -> None:
     """Until that time records without a MAC are accepted, but none with a wrong MAC."""
     detail = stored_greeting(store)
-    (content,) = keys.new().values()
-    path = folder / "keys.json"
-    keys.write(path, {**content, "accept_unsigned_until": time.time() + 1000})
-    monkeypatch.setenv(keys.VARIABLE, str(path))
+    path = accept_unsigned(folder, monkeypatch, 1000)
     assert engines.load_from_detail(reload(store, detail), backend=store)
     assert_rejected(forge(store, detail, mac="0"), store, "unknown or has expired")
     path.unlink()
-    keys.write(path, {**content, "accept_unsigned_until": time.time() - 1000})
+    accept_unsigned(folder, monkeypatch, -1000)
     forge(store, detail, mac=None)
     assert_rejected(reload(store, detail), store, "is not signed")
     # The program of the flow can sign its record.
@@ -534,8 +545,7 @@ def test_job_with_changed_details_is_not_run(
     signing: Path, store: base.Backend, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The details contain the identifier of the flow and additional inputs."""
-    board = impl_sql.SQLJobBoard("b", persistence=store)
-    board.connect()
+    board = board_of(store)
     book = models.LogBook("b")
     uuids = []
     for name in ("Ada", "Bob"):
@@ -543,9 +553,7 @@ def test_job_with_changed_details_is_not_run(
         uuids.append(engine.storage.flow_uuid)
         details = {"flow_uuid": uuids[-1], "store": {"name": name}}
         board.post("greeting", book, details)
-    with contextlib.closing(sqlite3.connect(folder / "flows.db")) as connection, connection:
-        found = connection.execute("UPDATE wbe_jobs SET details = replace(details, 'Bob', 'Eve')")
-        assert found.rowcount == 2
+    assert execute(folder, "UPDATE wbe_jobs SET details = replace(details, 'Bob', 'Eve')") == 2
     with conducted.running(service.ConductorService(store, board=board)):
         until(lambda: "job " in caplog.text and "not trusted" in caplog.text, within=30)
         until(lambda: state_of(store, uuids[0]) == states.SUCCESS, within=30)
@@ -558,19 +566,14 @@ def state_of(store: base.Backend, uuid: str) -> str | None:
 
 
 def test_changed_schedule_is_not_fired(signing: Path, store: base.Backend, folder: Path) -> None:
-    board = impl_sql.SQLJobBoard("b", persistence=store)
-    board.connect()
+    board = board_of(store)
     schedules = Schedules(store, clock=lambda: 0.0)
     told: dict[str, Any] = {"factory": f"{HERE}:greeting", "every": 60}
     for name in ("good", "bad"):
         schedules.add(Schedule(name=name, inputs={"name": "Ada"}, **told))
     declared = schedules.declare(Schedule(name="good", inputs={"name": "Ada"}, **told))
     assert declared.revision == schedules.get("bad").revision  # it is unchanged
-    with contextlib.closing(sqlite3.connect(folder / "flows.db")) as connection, connection:
-        connection.execute(
-            "UPDATE wbe_schedules SET definition = replace(definition, 'Ada', 'Eve')"
-            " WHERE name = 'bad'"
-        )
+    forge_schedule(folder, "bad", "Ada", "Eve")
     ScheduleService(store, board, clock=lambda: 120.0).fire_due()
     assert schedules.get("good").last_flow is not None
     assert schedules.get("bad").last_flow is None

@@ -74,8 +74,11 @@ def test_interrupt_in_critical_section_leaks_no_resources(kind: str, tmp_path: P
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_interrupt_at_random_moment_leaks_no_resources(kind: str, tmp_path: Path) -> None:
-    interrupted_runs(kind, tmp_path, "--signals", "10", least=10)
+@pytest.mark.parametrize("count", [10, 300])
+def test_interrupts_at_random_moments_leak_no_resources(
+    kind: str, count: int, tmp_path: Path
+) -> None:
+    interrupted_runs(kind, tmp_path, "--signals", str(count), least=count)
 
 
 @pytest.mark.slow
@@ -88,9 +91,3 @@ def test_interrupt_at_any_instruction_leaks_no_resources(
     """Interrupt the first execution of each instruction, or a random one if there is a seed."""
     options = [] if seed is None else ["--seed", str(seed)]
     interrupted_runs(kind, tmp_path, "--points", "--part", f"{part}/8", *options, least=150)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
-def test_300_interrupts_at_random_moments_leak_no_resources(kind: str, tmp_path: Path) -> None:
-    interrupted_runs(kind, tmp_path, "--signals", "300", least=300)
