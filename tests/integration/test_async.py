@@ -155,19 +155,15 @@ def test_blocking_tasks_do_not_stop_coroutines() -> None:
     assert found == {"r0": True, "r1": True}
 
 
-def test_serial_engine_awaits_coroutines_one_at_a_time() -> None:
-    tasks.CountsConcurrency.most = 0
-    engines.run(unordered_flow.Flow("f").add(*[tasks.CountsConcurrency(f"m{n}") for n in range(5)]))
-    assert tasks.CountsConcurrency.most == 1
-
-
-def test_waiting_coroutine_occupies_a_worker_slot(tmp_path: Path) -> None:
-    """Otherwise the worker would run more tasks than its slots allow."""
+@pytest.mark.parametrize("kind", ["serial", "worker"])
+def test_coroutines_of_one_slot_run_one_at_a_time(kind: str, tmp_path: Path) -> None:
+    """A waiting coroutine occupies the slot of a worker, and the serial engine."""
     url = f"memory://{tmp_path.name}"
     flow = unordered_flow.Flow("f").add(*[tasks.CountsConcurrency(f"m{n}") for n in range(8)])
     tasks.CountsConcurrency.most = 0
     with worker_in_thread(url, tasks, threads_count=1):
-        engines.run(flow, engine="worker-based", url=url)
+        options: Any = {} if kind == "serial" else {"engine": "worker-based", "url": url}
+        engines.run(flow, **options)
     assert tasks.CountsConcurrency.most == 1
 
 

@@ -221,6 +221,17 @@ def test_wide_flow_writes_each_atom_once_unless_level_is_each() -> None:
 # -- failures of the store --------------------------------------------------------------------
 
 
+def refuse_once(backend: FaultyBackend, times: int | None) -> tuple[list[Fault], Any]:
+    """Return a callback that lets writes fail from its first call on, and the fault after it."""
+    faults: list[Fault] = []
+
+    def refuse(*_: Any, **__: Any) -> None:
+        if not faults:
+            faults.append(backend.fail_next(times, method="save_changes"))
+
+    return faults, refuse
+
+
 def count_writes(store: FaultyBackend) -> int:
     """Return the number of iterations that were written."""
     return store.writes.count("save_changes")
@@ -311,12 +322,7 @@ def test_storage_failure_disowns_requests_without_retiring_them(durability: str)
     backend = FaultyBackend()
     flow = linear_flow.Flow("f").add(Step("a"), Step("b"))
     engine = load_recording_engine(flow, log, backend, durability=durability)
-    faults: list[Fault] = []
-
-    def refuse() -> None:
-        if not faults:
-            faults.append(backend.fail_next(None, method="save_changes"))
-
+    faults, refuse = refuse_once(backend, None)
     engine.executor.after = refuse  # called after the first task
     with pytest.raises(exceptions.StorageFailure):
         engine.run()
@@ -379,13 +385,7 @@ def test_unreachable_store_is_tried_at_most_five_times_per_run(kind: str) -> Non
     engine: Any = engines.load(
         linear_flow.Flow("f").add(Step("a"), Step("b")), backend=backend, engine=kind
     )
-
-    faults: list[Fault] = []
-
-    def refuse(state: str, details: Any) -> None:
-        if not faults:
-            faults.append(backend.fail_next(None, method="save_changes"))
-
+    faults, refuse = refuse_once(backend, None)
     engine.atom_notifier.register(states.RUNNING, refuse)
     with pytest.raises(exceptions.StorageFailure, match="save_changes failed as injected"):
         engine.run()
@@ -405,14 +405,7 @@ def test_running_tasks_are_saved_if_the_store_recovers() -> None:
     last = Step("last")
     flow = linear_flow.Flow("f").add(unordered_flow.Flow("wide").add(*steps), last)
     engine: Any = engines.load(flow, backend=backend, engine="parallel", max_workers=1)
-
-    faults: list[Fault] = []
-
-    def refuse(state: str, details: Any) -> None:
-        if not faults:
-            faults.append(backend.fail_next(3, method="save_changes"))
-
-    engine.atom_notifier.register(states.SUCCESS, refuse)
+    engine.atom_notifier.register(states.SUCCESS, refuse_once(backend, 3)[1])
     with pytest.raises(exceptions.StorageFailure):
         engine.run()
     found = {atom.name: atom.state for atom in stored_flow(engine, backend)}

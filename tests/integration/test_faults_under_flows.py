@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import signal
 import subprocess
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,8 +14,17 @@ import kombu
 import pytest
 
 from tests.seams import ledgers
-from tests.support import audited_tasks, brokers, disks, python, sample_tasks, tcp_proxy, workers
-from tests.support.waiting import MARGIN, until
+from tests.support import (
+    audited_tasks,
+    brokers,
+    disks,
+    engine_threads,
+    python,
+    sample_tasks,
+    tcp_proxy,
+    workers,
+)
+from tests.support.waiting import until
 from wbengine import engines, states
 from wbengine import exceptions as exc
 from wbengine.engines.worker_based.executor import WorkerTaskExecutor
@@ -26,35 +34,11 @@ from wbengine.persistence import backends, models
 ID = "0b7f8a52-8f3e-5d6e-9a30-1d1f0f4e8a11"
 
 
-class Run:
-    """A flow that is loaded and run in a thread."""
-
-    def __init__(self, flow: Any, **options: Any) -> None:
-        self.flow, self.options = flow, options
-        self.state: str | None = None
-        self.error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="flow")
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            engine = engines.load(self.flow, **self.options)
-            engine.run()
-            self.state = engine.storage.get_flow_state()
-        except (exc.WbengineException, OSError) as error:
-            self.error = error
-
-    @property
-    def ended(self) -> bool:
-        return not self._thread.is_alive()
-
-    def end(self, within: float = 60.0) -> Any:
-        """Wait until the run ends, and return the state of the flow."""
-        self._thread.join(within)
-        assert self.ended, "the flow does not end"
-        if self.error is not None:
-            raise self.error
-        return self.state
+def run(flow: Any, **options: Any) -> engine_threads.Running:
+    """Load a flow, and run it in a thread."""
+    started = engine_threads.Running(engines.load(flow, **options))
+    started.start()
+    return started
 
 
 # -- brokers
@@ -81,11 +65,11 @@ class Starved:
         until(self._waits)
         self.server.alarm()
 
-    def run(self, name: str) -> Run:
+    def run(self, name: str) -> engine_threads.Running:
         flow = linear_flow.Flow(name).add(sample_tasks.WaitFor("w"))
         release = str(self._folder / f"{name}-release")
         store = {"started": str(self._folder / name), "release": release}
-        return Run(flow, store=store, engine="worker-based", executor=self._executor)
+        return run(flow, store=store, engine="worker-based", executor=self._executor)
 
     def work(self) -> Any:
         """Start another worker with one slot."""
@@ -126,10 +110,10 @@ def test_rabbitmq_short_of_memory_delays_replies_and_loses_no_worker(tmp_path: P
         until(lambda: starved.began("waiting"))
         starved.release("waiting", "blocked")
         time.sleep(8)
-        assert not any(run.ended for run in starved.runs)
+        assert all(started.is_alive() for started in starved.runs)
         assert not starved.began("blocked")
         starved.server.calm()
-        assert {run.end() for run in starved.runs} == {states.SUCCESS}
+        assert {started.end() for started in starved.runs} == {states.SUCCESS}
         assert starved.worker.counts["SUCCESS"] + other.counts["SUCCESS"] == 3
 
 
@@ -172,17 +156,17 @@ def test_worker_reconnecting_to_redis_runs_each_request_once(
         executor = WorkerTaskExecutor("e", "default", ["t"], url=str(redis_url), worker_expiry=15)
         stack.callback(executor.stop)
         executor.wait_for_workers(2, 60)
-        run = Run(flow, store=store, engine="worker-based", executor=executor)
+        started = run(flow, store=store, engine="worker-based", executor=executor)
         done = 0
-        while not run.ended and done < count:
-            until(lambda: run.ended or len(lines(tmp_path)) > done)  # noqa: B023
+        while started.is_alive() and done < count:
+            until(lambda: not started.is_alive() or len(lines(tmp_path)) > done)  # noqa: B023
             if fault == "late":
                 proxy.keep("to-server")
                 time.sleep(0.1)
             proxy.cut()
             proxy.resume()
             done = len(lines(tmp_path)) + 15
-        assert run.end() == states.SUCCESS
+        assert started.end() == states.SUCCESS
         for number in range(count):
             assert len(audited_tasks.runs(tmp_path, f"once{number}")) == 1
 
@@ -206,9 +190,9 @@ def test_error_names_stopped_process_that_locks_the_database(tmp_path: Path) -> 
             until(lambda: is_stopped(stopped.pid), 30)
             flow = linear_flow.Flow("flow").add(sample_tasks.Echo("echo", provides="echoed"))
             with pytest.raises(exc.StorageFailure, match=f"process {stopped.pid} .* is stopped"):
-                Run(flow, backend=place, store={"value": 1}).end(within=2 * MARGIN)
+                run(flow, backend=place, store={"value": 1}).end()
             stopped.send_signal(signal.SIGCONT)
-            assert Run(flow, backend=place, store={"value": 1}).end() == states.SUCCESS
+            assert run(flow, backend=place, store={"value": 1}).end() == states.SUCCESS
             assert stopped.wait(60) == 0
         finally:
             stopped.kill()
@@ -283,6 +267,6 @@ def test_worker_with_busy_threads_is_not_lost(redis_url: str, tmp_path: Path) ->
         stack.callback(executor.stop)
         executor.wait_for_workers(1, 60)
         store = {"folder": str(tmp_path), "value": 1, "nap": 14.0}
-        run = Run(flow, store=store, engine="worker-based", executor=executor)
-        assert run.end() == states.SUCCESS
+        started = run(flow, store=store, engine="worker-based", executor=executor)
+        assert started.end() == states.SUCCESS
         assert len(lines(tmp_path)) == 2
