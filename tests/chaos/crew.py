@@ -97,7 +97,7 @@ class Crew:
             self.kill(process)
             return
         assert process.pid is not None
-        code = workers.stop(process.pid)
+        code = children.stop(process.pid)
         if code != (0 if process.work is None else engines.STOPPED):
             self.problems.append(f"{process.kind} {process.number} ended with {code} when asked to")
         self.start(process)
@@ -178,7 +178,7 @@ class Crew:
                 os.kill(process.pid, signal.SIGTERM)
         for process in self.workers:
             if process.pid is not None:
-                code = workers.stop(process.pid)
+                code = children.stop(process.pid)
                 process.pid = None
                 if code:
                     self.problems.append(f"worker {process.number} ended with {code} when asked to")

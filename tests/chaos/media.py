@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -107,43 +107,20 @@ def _rows(broker: brokers.Database) -> list[Left]:
     ]
 
 
-@contextlib.contextmanager
-def redis() -> Iterator[Medium]:
+_SERVERS: Mapping[str, Callable[[], contextlib.AbstractContextManager[brokers.Broker]]] = {
     # With this setting, completed writes survive a kill of the server.
-    with brokers.redis(appendfsync="always") as broker, tcp_proxy.forked(broker.port) as proxy:
-        yield Medium(_through(broker, proxy), broker, proxy)
-
-
-@contextlib.contextmanager
-def amqp() -> Iterator[Medium]:
-    with brokers.rabbitmq() as broker, tcp_proxy.forked(broker.port) as proxy:
-        yield Medium(_through(broker, proxy), broker, proxy)
-
-
-@contextlib.contextmanager
-def database(kind: str) -> Iterator[Medium]:
-    with brokers.database(kind) as broker, tcp_proxy.forked(broker.port) as proxy:
-        yield Medium(_through(broker, proxy), broker, proxy)
-
-
-_SERVERS = {
-    "redis": redis,
-    "amqp": amqp,
-    **{kind: functools.partial(database, kind) for kind in ("postgresql", "mysql")},
+    "redis": functools.partial(brokers.redis, appendfsync="always"),
+    "amqp": brokers.rabbitmq,
+    **{kind: functools.partial(brokers.database, kind) for kind in ("postgresql", "mysql")},
 }
 
 
 @contextlib.contextmanager
-def filesystem(folder: Path) -> Iterator[Medium]:
-    yield Medium(f"filesystem://{folder}")
-
-
-def medium(kind: str, folder: Path) -> contextlib.AbstractContextManager[Medium]:
+def medium(kind: str, folder: Path) -> Iterator[Medium]:
     """Run a private broker that is deleted afterwards."""
     if kind == "filesystem":
-        return filesystem(folder / "broker")
-    return _SERVERS[kind]()
-
-
-def _through(broker: brokers.Broker, proxy: tcp_proxy.Proxy) -> str:
-    return broker.url().replace(f":{broker.port}/", f":{proxy.port}/")
+        yield Medium(f"filesystem://{folder / 'broker'}")
+        return
+    with _SERVERS[kind]() as broker, tcp_proxy.forked(broker.port) as proxy:
+        url = broker.url().replace(f":{broker.port}/", f":{proxy.port}/")
+        yield Medium(url, broker, proxy)

@@ -247,10 +247,3 @@ class Terminations:
                 " ORDER BY random() LIMIT 1"
             )
             stage.fault("terminate session")
-
-
-def fault_counts(stage: Stage) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for fault in sorted(stage.crew.faults, key=lambda fault: fault.kind):
-        counts[fault.kind] = counts.get(fault.kind, 0) + 1
-    return counts

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -114,7 +115,7 @@ def figures(verdict: Verdict, played: stage.Stage, seconds: float) -> dict[str, 
         "engine": "taskflow" if plan.control else "wbengine",
         "seed": plan.seed,
         "seconds": round(seconds, 1),
-        "faults": modes.fault_counts(played),
+        "faults": dict(sorted(Counter(fault.kind for fault in played.crew.faults).items())),
         "flows": counts["flows"],
         "tasks": counts["tasks"],
         "runs": counts["runs"],

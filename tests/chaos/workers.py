@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from tests.chaos import clocks, program, tasks
-from tests.crashing import children
 from wbengine import exceptions
 from wbengine.engines.worker_based import worker
 
@@ -65,15 +64,3 @@ def run(settings: WorkerSettings, number: int) -> None:
         # Like the command: a supervisor restarts it.
         print(f"note: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
         os._exit(AWAY)
-
-
-def stop(pid: int, seconds: float = 60) -> int:
-    """Send SIGTERM, and return the exit code; minus the number of the signal that killed it."""
-    os.kill(pid, signal.SIGTERM)
-    code = children.ended(pid, seconds)
-    if code is None:
-        os.kill(pid, signal.SIGUSR1)
-        children.ended(pid, 0.3)
-        children.kill(pid)
-        return -signal.SIGKILL
-    return code

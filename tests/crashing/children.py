@@ -136,6 +136,21 @@ def ended(pid: int, within: float) -> int | None:
     return wait(pid)
 
 
+def stop(pid: int, seconds: float = 60.0) -> int:
+    """Send SIGTERM, and return the exit code; minus the number of the signal that killed it.
+
+    A child that does not end in time receives SIGUSR1, to write its stacks, and is killed.
+    """
+    os.kill(pid, signal.SIGTERM)
+    code = ended(pid, seconds)
+    if code is None:
+        os.kill(pid, signal.SIGUSR1)
+        if ended(pid, 0.3) is None:
+            kill(pid)
+        return -signal.SIGKILL
+    return code
+
+
 def until(condition: Callable[[], object], seconds: float, what: str) -> None:
     """Poll a condition that depends on other processes."""
     deadline = time.monotonic() + seconds

@@ -436,7 +436,7 @@ def _bench(folder: Path, kinds: Sequence[str]) -> Iterator[Path]:
         yield broker
     finally:
         if pid is not None:
-            workers.stop(pid)
+            children.stop(pid)
 
 
 def _perform_in(place: Path, broker: Path, number: int, case: Case) -> dict[str, Any]:

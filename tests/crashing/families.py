@@ -330,13 +330,7 @@ class FamilySweep:
         def enter(number: int) -> Iterator[Callable[[tuple[int, Case]], dict[str, Any]]]:
             yield do
 
-        reports = []
-        for report in spreading.spread(list(enumerate(cases)), self._plan.jobs, enter):
-            for problem in report.get("problems", [report.get("error")]):
-                self._problem(problem)
-            if "error" not in report:
-                reports.append(report)
-        return reports
+        return list(spreading.report(cases, self._plan.jobs, enter, self.problems))
 
     def _problem(self, text: str) -> None:
         self.problems.append(text)

@@ -196,7 +196,7 @@ def bench(folder: Path, kinds: Sequence[str], redis: str = "") -> Iterator[Bench
         yield resources
     finally:
         for pid in pids:
-            workers.stop(pid)
+            children.stop(pid)
 
 
 def _in_child(log: Path, run: Any, hits: children.Hits, report: Path) -> int:
@@ -408,21 +408,13 @@ class InFlightSweep:
 
     def _spread(self, cases: Sequence[Case], redis: str) -> list[dict[str, Any]]:
         folder = self._folder / f"in-flight-{len(cases)}-{time.monotonic_ns()}"
-        numbered = list(enumerate(cases))
 
         @contextlib.contextmanager
         def enter(number: int) -> Iterator[Any]:
             with bench(folder / str(number), self._kinds, redis) as resources:
                 yield lambda case: run(case[1], resources, case[0])
 
-        reports = []
-        for report in spreading.spread(numbered, self._jobs, enter):
-            for problem in report.get("problems", [report.get("error")]):
-                self.problems.append(problem)
-                print(f"PROBLEM {problem}", flush=True)
-            if "error" not in report:
-                reports.append(report)
-        return reports
+        return list(spreading.report(cases, self._jobs, enter, self.problems))
 
     def _print(self, reports: Sequence[Mapping[str, Any]], seconds: float) -> None:
         print(f"{'engine':<12}{'ending':<16}{'cases':>7}{'died':>6}{'in flight':>11}{'unknown':>9}")

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from tests.crashing import children
 
 _Job = TypeVar("_Job")
+_Case = TypeVar("_Case")
 
 #: Opens the resources that the jobs of one process share, and yields the function that runs a
 #: job.
@@ -60,6 +61,21 @@ def spread(jobs: Sequence[_Job], processes: int, enter: Enter[_Job]) -> Iterator
         for ready, pid in readers.items():
             children.kill(pid)
             os.close(ready)
+
+
+def report(
+    cases: Sequence[_Case], processes: int, enter: Enter[tuple[int, _Case]], problems: list[str]
+) -> Iterator[dict[str, Any]]:
+    """Run numbered cases, and yield the report of each case that does not raise.
+
+    Print the problems of all cases, and add them to `problems`.
+    """
+    for each in spread(list(enumerate(cases)), processes, enter):
+        for problem in each.get("problems", [each.get("error")]):
+            problems.append(problem)
+            print(f"PROBLEM {problem}", flush=True)
+        if "error" not in each:
+            yield each
 
 
 def _serve(number: int, jobs: Sequence[_Job], todo: int, tell: int, enter: Enter[_Job]) -> None:

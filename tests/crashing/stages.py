@@ -188,8 +188,6 @@ class Sweep:
         ]
         for report in self._spread([*cases, *slow]):
             case = report["of"]
-            if "error" in report:
-                continue
             hits = {**report["hits"], **report["worker_hits"]}
             if not case.options:
                 plain[case.store, case.engine] = hits
@@ -224,8 +222,6 @@ class Sweep:
     def _all(self, cases: Sequence[Case]) -> list[dict[str, Any]]:
         reports = []
         for report in self._spread(cases):
-            if "error" in report:
-                continue
             self.tallies[report["point"]].add(report)
             reports.append(report)
         self._told += reports
@@ -275,13 +271,8 @@ class Sweep:
             ) as do:
                 yield lambda case: {**do(case[1]), "number": case[0]}
 
-        for report in spreading.spread(list(enumerate(cases)), self.plan.jobs, enter):
-            if "error" in report:
-                self._problem(report["error"])
-            else:
-                report["of"] = cases[report["number"]]
-                for problem in report["problems"]:
-                    self._problem(problem)
+        for report in spreading.report(cases, self.plan.jobs, enter, self.problems):
+            report["of"] = cases[report["number"]]
             yield report
 
     def _problem(self, text: str) -> None:

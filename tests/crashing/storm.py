@@ -75,7 +75,7 @@ class Storm:
             try:
                 self._blow(groups)
             finally:
-                codes = [workers.stop(pid) for pid in hired]
+                codes = [children.stop(pid) for pid in hired]
             self.problems += [f"a worker ended with {code}" for code in codes if code]
             for group in groups:
                 self._judge(group)

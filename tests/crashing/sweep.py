@@ -91,7 +91,7 @@ def bench(
         yield lambda case: run(case, prepared)
     finally:
         if prepared.worker is not None:
-            workers.stop(prepared.worker)
+            children.stop(prepared.worker)
 
 
 def run(case: Case, prepared: Bench) -> dict[str, Any]:
@@ -245,7 +245,7 @@ def _with_worker(case: Case, work: engines.Work, broker: Path) -> Observations:
     try:
         observed = _engines(case, work, watch)
     finally:
-        code = workers.stop(hired[-1])
+        code = children.stop(hired[-1])
     if code:
         observed.problems.append(f"the worker ended with {code}")
     observed.worker_hits = engines.read_json(hits) or {}

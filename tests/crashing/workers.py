@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import threading
@@ -47,16 +46,6 @@ def start(
             hits.write_text(json.dumps(counting.counts), encoding="utf-8")
 
     return children.fork(work, log, patience=3600)
-
-
-def stop(pid: int) -> int:
-    """Send SIGTERM, and return the exit code; minus the number of the signal that killed it."""
-    os.kill(pid, signal.SIGTERM)
-    code = children.ended(pid, 60)
-    if code is None:
-        children.kill(pid)
-        return -signal.SIGKILL
-    return code
 
 
 def left_in(broker: Path, ended: bool = True) -> list[str]:
