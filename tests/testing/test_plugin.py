@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support import fresh
-from wbengine import engines, exceptions, retry, task, testing
-from wbengine.engines import base
+from wbengine import engines, exceptions, task, testing
 from wbengine.listeners import capturing
 from wbengine.patterns import linear_flow, unordered_flow
 
@@ -273,22 +272,6 @@ def test_wait_for_a_fault_that_does_not_happen_fails(wbe_broker: Any) -> None:
     fault = wbe_broker.drop("REQUEST")
     with pytest.raises(AssertionError, match="<Fault drop REQUEST, 0 times> did not happen"):
         fault.wait(0.01)
-
-
-# Time. -------------------------------------------------------------------------------------------
-
-
-def test_fake_clock_skips_waits(wbe_engine: Maker, wbe_clock: Any) -> None:
-    flow = linear_flow.Flow("f", retry=retry.Times(3, "r", backoff=3600)).add(Failing("a"))
-    engine: base.Engine = wbe_engine(flow, engine="serial", clock=wbe_clock)
-    began = wbe_clock.time()
-    with pytest.raises(ValueError, match="as ever"):
-        engine.run()
-    assert wbe_clock.time() - began == 7200
-    fails = ("a RUNNING", "a FAILURE", "a REVERTING", "a REVERTED")
-    again = ("r RETRYING", "r")
-    ends = ("r REVERTING", "r REVERTED")
-    testing.assert_flow_trace(engine, ["r", fails, again, fails, again, fails, ends])
 
 
 # A suite of a user. -------------------------------------------------------------------------------
