@@ -7,7 +7,6 @@ import importlib
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,20 +18,10 @@ from wbengine import engines, exceptions, operations, states
 from wbengine.engines import _flow_factories
 from wbengine.engines.base import Engine
 from wbengine.operations import _resuming
-from wbengine.persistence import _commands, backends, base, models
-from wbengine.persistence.backends import _memory
+from wbengine.persistence import _commands, base, models
 from wbengine.types._encoding import classes
 
 STEPS = "tests.operations.flows:steps"
-
-
-@pytest.fixture
-def backend() -> Iterator[_memory.MemoryBackend]:
-    made = _memory.MemoryBackend({})
-    flows.DONE.clear()
-    flows.FAILING.clear()
-    yield made
-    made.close()
 
 
 def started(backend: base.Backend, failing: str = "", factory: str = STEPS, **options: Any) -> str:
@@ -118,12 +107,11 @@ def test_start_with_unknown_engine_option_stores_nothing(backend: base.Backend) 
         assert list(connection.get_logbooks()) == []
 
 
-def test_start_with_unencodable_inputs_stores_no_flow(tmp_path: Path) -> None:
+def test_start_with_unencodable_inputs_stores_no_flow(store: base.Backend) -> None:
     """Otherwise `resume` would run the flow without its inputs."""
-    with backends.backend(f"sqlite:///{tmp_path}/flows.db") as backend:
-        with pytest.raises(exceptions.NotEncodable, match=r"store\['x'\]"):
-            operations.start(backend, STEPS, store={"x": object()})
-        assert list(base.unfinished_flows(backend)) == []
+    with pytest.raises(exceptions.NotEncodable, match=r"store\['x'\]"):
+        operations.start(store, STEPS, store={"x": object()})
+    assert list(base.unfinished_flows(store)) == []
 
 
 def test_started_flow_is_compiled_once(backend: base.Backend) -> None:
@@ -153,41 +141,35 @@ def test_find_error_suggests_similar_ids_and_lists_ambiguous_ones(backend: base.
 # Resume, retry and revert. ------------------------------------------------------------------------
 
 
-def test_resume_runs_only_the_remaining_tasks(backend: base.Backend) -> None:
-    uuid = suspended(backend)
-    assert operations.plan(backend, uuid, "resume") == operations.Plan(("c", "d"), ())
-    operations.resume(backend, uuid).run()
-    assert flows.DONE == ["c", "d"]
-    assert state(backend, uuid) == "SUCCESS"
+def failed_once(backend: base.Backend) -> str:
+    return started(backend, "c", never_resolve=True)
 
 
-def test_retry_of_failed_flow_runs_failed_and_remaining_tasks(backend: base.Backend) -> None:
-    uuid = started(backend, "c", never_resolve=True)
-    assert state(backend, uuid) == "FAILURE"
-    assert operations.plan(backend, uuid, "retry") == operations.Plan(("c", "d"), ())
-    operations.retry(backend, uuid).run()
-    assert flows.DONE == ["c", "d"]
-    assert state(backend, uuid) == "SUCCESS"
-
-
-def test_retry_of_reverted_flow_runs_all_tasks(backend: base.Backend) -> None:
-    uuid = started(backend, "c")
-    assert state(backend, uuid) == "REVERTED"
-    assert operations.plan(backend, uuid, "retry") == operations.Plan(("a", "b", "c", "d"), ())
-    operations.retry(backend, uuid).run()
-    assert flows.DONE == ["a", "b", "c", "d"]
-
-
-def test_retry_of_suspended_flow_runs_the_remaining_tasks(backend: base.Backend) -> None:
-    uuid = suspended(backend, 3)
-    assert operations.plan(backend, uuid, "retry") == operations.Plan(("d",), ())
-    operations.retry(backend, uuid).run()
-    assert flows.DONE == ["d"]
+def reverted(backend: base.Backend) -> str:
+    return started(backend, "c")
 
 
 @pytest.mark.parametrize(
-    "make", [suspended, lambda b: started(b, "c", never_resolve=True)], ids=["suspended", "failed"]
+    ("make", "before", "operation", "tasks"),
+    [
+        (suspended, "SUSPENDED", "resume", "cd"),
+        (suspended, "SUSPENDED", "retry", "cd"),
+        (failed_once, "FAILURE", "retry", "cd"),
+        (reverted, "REVERTED", "retry", "abcd"),
+    ],
 )
+def test_resume_and_retry_run_only_tasks_that_are_not_done(
+    make: Any, before: str, operation: str, tasks: str, backend: base.Backend
+) -> None:
+    uuid = make(backend)
+    assert state(backend, uuid) == before
+    assert operations.plan(backend, uuid, operation) == operations.Plan((*tasks,), ())
+    getattr(operations, operation)(backend, uuid).run()
+    assert [*tasks] == flows.DONE
+    assert state(backend, uuid) == "SUCCESS"
+
+
+@pytest.mark.parametrize("make", [suspended, failed_once])
 def test_revert_of_suspended_or_failed_flow_reverts_completed_tasks(
     backend: base.Backend, make: Any
 ) -> None:
@@ -316,7 +298,7 @@ def failed(backend: base.Backend) -> str:
         (failed, "resume", "retry"),
         (failed, "retry", "revert"),
         (failed, "revert", "revert"),
-        (lambda backend: started(backend, "c"), "retry", "retry"),
+        (reverted, "retry", "retry"),
     ],
 )
 def test_operation_is_refused_after_another_one_ended_the_flow(
@@ -501,30 +483,29 @@ def book():
 
 
 def test_resume_imports_the_types_of_inputs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: base.Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "trips.py").write_text(TRIPS)
     monkeypatch.syspath_prepend(tmp_path)
     trips = importlib.import_module("trips")
-    with backends.backend(f"sqlite:///{tmp_path}/flows.db") as store:
-        started_flow = operations.start(store, "trips:book", store={"trip": trips.Trip("Rome")})
-        started_flow.compile()
-        started_flow.prepare()
-        uuid = uuid_of(started_flow)
+    started_flow = operations.start(store, "trips:book", store={"trip": trips.Trip("Rome")})
+    started_flow.compile()
+    started_flow.prepare()
+    uuid = uuid_of(started_flow)
 
-        def forget() -> None:  # as in another process
-            monkeypatch.delitem(sys.modules, "trips")
-            monkeypatch.delitem(classes.ALLOWED, "trips.Trip")
+    def forget() -> None:  # as in another process
+        monkeypatch.delitem(sys.modules, "trips")
+        monkeypatch.delitem(classes.ALLOWED, "trips.Trip")
 
-        forget()
-        unknown = pytest.raises(exceptions.CorruptRecord, match=r"'trips\.Trip' is not known")
-        with contextlib.closing(store.get_connection()) as connection, unknown:
-            connection.get_flow_details(uuid)
-        assert operations.plan(store, uuid, _resuming.RESUME).run == ("trips.city_of",)
-        forget()
-        engine = operations.resume(store, uuid)
-        engine.run()
-        assert engine.storage.fetch("city") == "Rome"
+    forget()
+    unknown = pytest.raises(exceptions.CorruptRecord, match=r"'trips\.Trip' is not known")
+    with contextlib.closing(store.get_connection()) as connection, unknown:
+        connection.get_flow_details(uuid)
+    assert operations.plan(store, uuid, _resuming.RESUME).run == ("trips.city_of",)
+    forget()
+    engine = operations.resume(store, uuid)
+    engine.run()
+    assert engine.storage.fetch("city") == "Rome"
 
 
 # Delete and prune. --------------------------------------------------------------------------------

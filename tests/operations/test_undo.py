@@ -1,18 +1,17 @@
-"""Reversion of flows that succeeded."""
+"""Reversion of flows that succeeded, at once and on request."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from pathlib import Path
+import threading
 from typing import Any
 
 import pytest
 
-from tests.operations import flows
+from tests.operations import flows, undo_flows
 from wbengine import engines, exceptions, operations, states
 from wbengine._concurrency import crash_points
-from wbengine.persistence import backends, base
+from wbengine.persistence import base
 from wbengine.testing import run_submitted
 
 #: What `undoable` does, and in which order it is undone. Items of a Map have no order.
@@ -22,14 +21,6 @@ REVERTED = ["-d", "-c", "-item", "-item", "-b", "-a"]
 
 class Crash(BaseException):
     """The end of a process."""
-
-
-@pytest.fixture
-def backend() -> Iterator[base.Backend]:
-    flows.DONE.clear()
-    flows.FAILING.clear()
-    with backends.backend("memory://") as made:
-        yield made
 
 
 def complete(backend: base.Backend, factory: str = "undoable", **options: Any) -> str:
@@ -90,30 +81,27 @@ def test_flow_without_tasks_has_nothing_to_revert(backend: base.Backend) -> None
     assert operations.find(backend, uuid).state == states.SUCCESS
 
 
-def test_conductor_reverts_a_complete_flow_on_request(tmp_path: Path) -> None:
-    flows.DONE.clear()
-    with backends.backend(f"sqlite:///{tmp_path}/flows.db") as store:
-        handle = engines.submit(flows.undoable, backend=store)
-        run_submitted(store)
-        assert handle.state == states.SUCCESS
-        assert operations.request(store, handle.id, "revert", reason="recalled", by="Ann").is_new
-        run_submitted(store)
-        assert (undone()[-6:], handle.state) == (REVERTED, states.REVERTED)
-        assert ("REVERTING", "recalled (by Ann)") in history_of(store, handle.id)
-        with pytest.raises(exceptions.ExecutionFailure, match="REVERTED"):
-            handle.result()
+def test_conductor_reverts_a_complete_flow_on_request(store: base.Backend) -> None:
+    handle = engines.submit(flows.undoable, backend=store)
+    run_submitted(store)
+    assert handle.state == states.SUCCESS
+    assert operations.request(store, handle.id, "revert", reason="recalled", by="Ann").is_new
+    run_submitted(store)
+    assert (undone()[-6:], handle.state) == (REVERTED, states.REVERTED)
+    assert ("REVERTING", "recalled (by Ann)") in history_of(store, handle.id)
+    with pytest.raises(exceptions.ExecutionFailure, match="REVERTED"):
+        handle.result()
 
 
-def test_conductor_refuses_to_revert_a_flow_without_tasks(tmp_path: Path) -> None:
-    with backends.backend(f"sqlite:///{tmp_path}/flows.db") as store:
-        handle = engines.submit(flows.empty, backend=store)
-        run_submitted(store)
-        operations.request(store, handle.id, "revert")
-        run_submitted(store)
-        assert handle.state == states.SUCCESS
-        with contextlib.closing(store.get_connection()) as connection:
-            assert connection.commands([handle.id]) == {}
-        assert run_submitted(store) == []
+def test_conductor_refuses_to_revert_a_flow_without_tasks(store: base.Backend) -> None:
+    handle = engines.submit(flows.empty, backend=store)
+    run_submitted(store)
+    operations.request(store, handle.id, "revert")
+    run_submitted(store)
+    assert handle.state == states.SUCCESS
+    with contextlib.closing(store.get_connection()) as connection:
+        assert connection.commands([handle.id]) == {}
+    assert run_submitted(store) == []
 
 
 def test_reversion_continues_after_a_kill_at_each_write(backend: base.Backend) -> None:
@@ -157,3 +145,64 @@ def revert_with_crash(backend: base.Backend, point: int) -> bool:
     flows.DONE[:0] = before
     assert undone() == REVERTED, point
     return True
+
+
+def test_repeated_request_undoes_the_flow_once(store: base.Backend) -> None:
+    handle = engines.submit(undo_flows.plain, backend=store)
+    run_submitted(store)
+    requests = [operations.request(store, handle.id, "revert") for _ in range(3)]
+    assert [each.is_new for each in requests] == [True, False, False]
+    run_submitted(store)
+    with pytest.raises(exceptions.InvalidState, match="no task can be reverted"):
+        operations.request(store, handle.id, "revert")
+    run_submitted(store)
+    assert (handle.state, undo_flows.UNDONE) == (states.REVERTED, ["charge"])
+
+
+def test_withdrawn_request_leaves_the_flow_complete(store: base.Backend) -> None:
+    handle = engines.submit(undo_flows.plain, backend=store)
+    run_submitted(store)
+    operations.request(store, handle.id, "revert")
+    operations.cancel(store, handle.id)
+    run_submitted(store)
+    assert (handle.state, undo_flows.UNDONE) == (states.SUCCESS, [])
+
+
+def test_simultaneous_reversions_undo_the_flow_once(store: base.Backend) -> None:
+    uuid = undo_flows.complete(store, undo_flows.plain)
+    ready, refused = threading.Barrier(4), []
+
+    def revert() -> None:
+        ready.wait()
+        try:
+            operations.revert(store, uuid).run()
+        except (exceptions.InvalidState, exceptions.FlowBusy) as error:
+            refused.append(error)
+
+    threads = [threading.Thread(target=revert) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert operations.find(store, uuid).state == states.REVERTED
+    assert undo_flows.UNDONE == ["charge"] and len(refused) <= 3
+
+
+def test_unique_key_belongs_to_the_flow_until_it_is_undone(store: base.Backend) -> None:
+    def submit() -> str:
+        return engines.submit(undo_flows.plain, backend=store, unique="order-7").id
+
+    first = submit()
+    run_submitted(store)
+    operations.request(store, first, "revert")
+    assert submit() == first
+    run_submitted(store)
+    second = submit()
+    assert second != first
+    run_submitted(store)
+    third = submit()
+    operations.request(store, second, "revert")
+    assert submit() == third
+    run_submitted(store)
+    ends = [operations.find(store, uuid).state for uuid in (first, second, third)]
+    assert ends == [states.REVERTED, states.REVERTED, states.SUCCESS]

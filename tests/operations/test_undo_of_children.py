@@ -3,30 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.operations import undo_flows
+from tests.operations.undo_flows import record
 from wbengine import engines, exceptions, operations, states, task
 from wbengine._runtime import undo_plan
 from wbengine.engines import _undoing
-from wbengine.persistence import _commands, backends, base, models
+from wbengine.persistence import _commands, base, models
 from wbengine.testing import run_submitted
 from wbengine.views import flow_status as views
 
 #: Passes before the clock is read again.
 AT_ONCE = 1e-9
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[base.Backend]:
-    undo_flows.UNDONE.clear()
-    undo_flows.FAILING.clear()
-    with backends.backend(f"sqlite:///{tmp_path}/flows.db") as opened:
-        yield opened
 
 
 def submit(store: base.Backend, workflow: type[task.Workflow], **options: Any) -> str:
@@ -48,11 +39,6 @@ def revert_here(store: base.Backend, uuid: str) -> None:
 def child_of(store: base.Backend, uuid: str) -> str:
     with contextlib.closing(store.get_connection()) as connection:
         return connection.list_flows(parent=uuid).flows[0].uuid
-
-
-def record(store: base.Backend, uuid: str) -> models.FlowDetail:
-    with contextlib.closing(store.get_connection()) as connection:
-        return connection.get_flow_details(uuid)
 
 
 def outcome(store: base.Backend, uuid: str) -> views.UndoView | None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
 from wbengine import engines, task
 from wbengine.patterns import linear_flow
-from wbengine.persistence import base
+from wbengine.persistence import base, models
 from wbengine.steps import AsyncSteps, Steps
 
 UNDONE: list[str] = []
@@ -139,6 +140,11 @@ async def parent_of_detached(steps: AsyncSteps) -> None:
 def waiting_parent(steps: Steps) -> None:
     steps.child(plain)
     steps.wait_for("go")
+
+
+def record(store: base.Backend, uuid: str) -> models.FlowDetail:
+    with contextlib.closing(store.get_connection()) as connection:
+        return connection.get_flow_details(uuid)
 
 
 def complete(backend: base.Backend, factory: Callable[..., Any], **inputs: Any) -> str:
