@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import enum
 import json
+import pathlib
 import time
 
 import pytest
 
 from tests.views import records
-from wbengine import drawing, states
+from wbengine import drawing, engines, exceptions, operations, states, task
 from wbengine.drawing import _terminal_tree
 from wbengine.persistence import _leases, _owners, backends, models
 from wbengine.persistence._commands import FlowCommand
+from wbengine.types._encoding import classes
 from wbengine.types._outline import FLOW, TASK, Outline, OutlineNode
 from wbengine.types.failure import Failure
 from wbengine.views import _timeline as timelines
@@ -461,3 +465,44 @@ def test_view_is_immutable():
 def test_read_refuses_a_backend():
     with backends.backend("memory") as store, pytest.raises(TypeError, match="get_connection"):
         flows.read(store, "some-id")
+
+
+@dataclasses.dataclass
+class Card:
+    owner: str
+    password: str
+
+
+class Color(enum.Enum):
+    RED = 1
+
+
+@task.workflow
+def issue(steps, card):
+    steps.publish("card", card)
+    steps.publish("color", Color.RED)
+    return card
+
+
+def test_values_of_unknown_classes_are_shown(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for cls in (Card, Color):
+        classes.allow(cls)
+    with backends.backend(f"sqlite:///{tmp_path}/flows.db") as backend:
+        engine = engines.load(issue, {"card": Card("ann", "canary-5")}, backend=backend)
+        engine.run()
+        uuid = engine.storage.flow_uuid
+        assert operations.published(backend, uuid)["color"] is Color.RED
+        for cls in (Card, Color):
+            monkeypatch.delitem(classes.ALLOWED, f"{__name__}.{cls.__name__}")
+        with contextlib.closing(backend.get_connection()) as connection:
+            with pytest.raises(exceptions.CorruptRecord, match="is not known in this process"):
+                connection.get_flow_details(uuid)
+            view = flows.read(connection, uuid, redactor=Redactor(show_values=True))
+        (atom,) = view.atoms
+        assert "ann" in str(atom.result) and "canary" not in str(view)
+        assert operations.published(backend, uuid) == {
+            "card": {"owner": "ann", "password": "canary-5"},
+            "color": f"{__name__}.Color.RED",
+        }

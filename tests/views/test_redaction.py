@@ -1,16 +1,24 @@
-"""Redaction of secrets in texts and values."""
+"""Redaction of secrets in texts, values, and all texts of views."""
 
 from __future__ import annotations
 
 import base64
+import dataclasses
 import json
+from typing import Any, NamedTuple
 from urllib import parse
 
+import attrs
+import msgspec
+import pydantic
 import pytest
 
 from wbengine._security import masking as secrets
+from wbengine.fleet._ledgers import RowView
+from wbengine.fleet.client import WorkerView, WorkView
+from wbengine.types import codec
 from wbengine.types.failure import Failure
-from wbengine.views.redaction import MASK, Redactor
+from wbengine.views.redaction import MASK, Redactor, redacted
 
 CANARY = "c4n4ry-of-the-mine"
 
@@ -263,3 +271,82 @@ def test_secrets_of_access_keys_are_masked():
         "sent wbe_a1a1a1a1a1a1_*** to https://host/?key=wbe_a1a1a1a1a1a1_***, wbe_flowdetails"
     )
     assert Redactor(show_values=True).value([key]) == ["wbe_a1a1a1a1a1a1_***"]
+
+
+SECRET = "canary-4711"
+
+
+@codec.allow
+class Tuple(NamedTuple):
+    password: str
+
+
+@codec.allow
+@dataclasses.dataclass(slots=True)
+class Data:
+    password: str
+
+
+@codec.allow
+@attrs.define
+class Attrs:
+    password: str
+
+
+@codec.allow
+class Struct(msgspec.Struct):
+    password: str
+
+
+@codec.allow
+class Model(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="allow")
+    password: str
+
+
+@codec.allow
+class Hidden(pydantic.BaseModel):
+    _password: str = pydantic.PrivateAttr(default=SECRET)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Tuple(SECRET),
+        Data(SECRET),
+        Attrs(SECRET),
+        Struct(SECRET),
+        Model(password=SECRET),
+        Model.model_validate({"password": "", "token": {"inner": [SECRET]}}),
+        Hidden(),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_secret_in_a_field_is_masked_there_and_in_other_texts(value: Any) -> None:
+    redactor = Redactor(show_values=True)
+    assert SECRET not in str(redactor.value([value]))
+    assert redactor.with_secrets_from({"a": [value]}).text(f"connect with {SECRET}") == (
+        "connect with ***"
+    )
+
+
+def test_named_tuple_is_shown_with_the_names_of_its_fields() -> None:
+    assert Redactor(show_values=True).value([Tuple("x")]) == [{"password": "***"}]
+
+
+def test_redacted_worker_and_row_views_contain_no_secret():
+    bad = f"x token={CANARY}"
+    worker = WorkerView(
+        bad, bad, 4711, "idle", (bad,), (bad, "q"), (bad,), 2, 1, 5.0, 4.0, bad, bad,
+        current=(WorkView(bad, bad, 3.0),),
+    )  # fmt: skip
+    row = RowView(bad, 1, "open", None, 2.5)
+    told = redacted([worker, row], Redactor())
+    assert CANARY not in repr(told)
+    assert told[0].current[0].task == "x token=***"
+    assert (told[0].pid, told[0].heard, told[1].holder, told[1].age) == (4711, 5.0, None, 2.5)
+
+
+def test_view_without_secrets_is_returned_unchanged():
+    row = RowView("r", 1, "open", "h:1", 2.5)
+    assert redacted([row], Redactor())[0] is row

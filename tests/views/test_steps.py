@@ -1,4 +1,4 @@
-"""Steps of workflows in views: folded loops, earlier attempts, waits and counts."""
+"""Steps of workflows in views and timelines: folded loops, attempts, waits and counts."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
+from tests.support import shown_workflows
 from tests.support.engine_threads import Gate, Running
 from tests.support.waiting import until
-from wbengine import engines, exceptions, operations, states, task
+from wbengine import engines, exceptions, operations, report, states, task
 from wbengine.drawing import _step_rows, _terminal_tree
 from wbengine.persistence import _leases, _owners, _step_notes, backends, base, models
-from wbengine.views import _atoms, _flow_list, _step_detail, flow_status, watcher
+from wbengine.views import _atoms, _flow_list, _step_detail, _timeline, flow_status, watcher
 from wbengine.views import _steps as steps
 from wbengine.views._steps import Repetition
 
@@ -172,10 +173,16 @@ def view(backend: base.Backend, uuid: str) -> flow_status.FlowView:
         return flow_status.read(connection, uuid)
 
 
-def rows(backend: base.Backend, uuid: str, limit: int | None = None) -> list[str]:
-    atom = view(backend, uuid).atom("checkout")
+def workflow_in(flow: flow_status.FlowView) -> tuple[_atoms.AtomView, _atoms.StepsView]:
+    """Return the view of the workflow, and the views of its steps."""
+    atom = flow.atom("checkout")
     assert atom is not None and atom.steps is not None
-    texts = [row.text for row in _step_rows.rows(atom.steps, limit)]
+    return atom, atom.steps
+
+
+def rows(backend: base.Backend, uuid: str, limit: int | None = None) -> list[str]:
+    _, steps_view = workflow_in(view(backend, uuid))
+    texts = [row.text for row in _step_rows.rows(steps_view, limit)]
     return [" ".join(part for part in text.split("  ") if "ms" not in part) for text in texts]
 
 
@@ -273,19 +280,18 @@ def test_workflow_shows_the_wait_of_its_step(store: base.Backend) -> None:
     workflow = next(record for record in detail if record.name == "checkout")
     workflow.state = detail.state = states.RUNNING
     lease = _leases.Lease(detail.uuid, str(_owners.new()), 1)
-    atom = flow_status.view(detail, lease=lease, now=2.0).atom("checkout")
-    assert atom is not None and atom.waits_for is not None and atom.steps is not None
+    atom, steps_view = workflow_in(flow_status.view(detail, lease=lease, now=2.0))
+    assert atom.waits_for is not None
     assert (atom.shown_state, atom.waits_for.signal) == (states.WAITING, "approved")
-    assert (atom.steps.shown[-1].waiting or "").startswith("waiting for signal 'approved' since")
+    assert (steps_view.shown[-1].waiting or "").startswith("waiting for signal 'approved' since")
 
 
 def test_suspended_workflow_shows_its_next_wait(store: base.Backend) -> None:
     flow = flow_status.view(stored_wait(store), now=2.0)
-    atom = flow.atom("checkout")
-    assert atom is not None and atom.steps is not None
+    atom, steps_view = workflow_in(flow)
     assert (atom.waits_for, atom.shown_state) == (None, states.WAITING)
     text = "waiting for signal 'approved' since 00:00:01; the flow is suspended"
-    assert atom.steps.shown[-1].waiting == text
+    assert steps_view.shown[-1].waiting == text
     assert flow.waiting == (
         "The flow is suspended. When it continues, checkout waits for signal 'approved'."
     )
@@ -305,17 +311,16 @@ def test_step_of_an_ended_flow_does_not_wait(store: base.Backend) -> None:
     detail = stored_wait(store)
     detail.state = states.FAILURE
     flow = flow_status.view(detail, now=2.0)
-    atom = flow.atom("checkout")
-    assert atom is not None and atom.steps is not None
-    assert (flow.waiting, atom.steps.shown[-1].waiting) == (None, None)
+    _, steps_view = workflow_in(flow)
+    assert (flow.waiting, steps_view.shown[-1].waiting) == (None, None)
 
 
 def test_counts_of_steps_are_those_of_the_latest_attempt(store: base.Backend) -> None:
     uuid = run(fail, store)
     flow = view(store, uuid)
-    atom = flow.atom("checkout")
-    assert atom is not None and atom.steps is not None and len(atom.steps.earlier) == 1
-    assert flow.step_counts == atom.steps.counts == {states.REVERTED: 2}
+    _, steps_view = workflow_in(flow)
+    assert len(steps_view.earlier) == 1
+    assert flow.step_counts == steps_view.counts == {states.REVERTED: 2}
     with contextlib.closing(store.get_connection()) as connection:
         (row,) = _flow_list.page(connection).flows
         assert _flow_list.size(connection, uuid) == 3
@@ -385,23 +390,21 @@ def test_revert_path_contains_steps_in_their_order(store: base.Backend) -> None:
 
 
 def test_durations_of_execution_and_reversion_are_separate(store: base.Backend) -> None:
-    atom = view(store, run(undo, store)).atom("checkout")
-    assert atom is not None and atom.steps is not None
-    for each in atom, atom.steps.shown[0]:
+    atom, steps_view = workflow_in(view(store, run(undo, store)))
+    for each in atom, steps_view.shown[0]:
         assert each.execution_runtime is not None and each.reversion_runtime == each.runtime
     assert atom.execution_runtime == atom.attempts[0].runtime
-    shipped = atom.steps.shown[-1]
+    shipped = steps_view.shown[-1]
     assert (shipped.execution_runtime, shipped.reversion_runtime) == (shipped.runtime, None)
 
 
 def test_start_of_a_reverted_step_or_task_is_that_of_its_execution(store: base.Backend) -> None:
-    atom = view(store, run(undo, store)).atom("checkout")
-    assert atom is not None and atom.steps is not None
-    for each in atom, atom.steps.shown[0]:
+    atom, steps_view = workflow_in(view(store, run(undo, store)))
+    for each in atom, steps_view.shown[0]:
         assert each.execution_start is not None and each.started is not None
         assert each.execution_start < each.started  # `started` is the start of the reversion.
     assert atom.execution_start == atom.attempts[0].started
-    shipped = atom.steps.shown[-1]
+    shipped = steps_view.shown[-1]
     assert shipped.execution_start == shipped.started
 
 
@@ -449,9 +452,7 @@ class Watched:
 
     @property
     def atom(self) -> _atoms.AtomView:
-        atom = self.flow.atom("checkout")
-        assert atom is not None
-        return atom
+        return workflow_in(self.flow)[0]
 
     @property
     def steps(self) -> Sequence[_atoms.StepView]:
@@ -462,36 +463,37 @@ class Watched:
         until(lambda: self.steps and condition())
 
 
-@pytest.mark.parametrize("engine", ["serial", "parallel"])
-def test_step_without_permit_shows_that_it_waits(store: base.Backend, engine: str) -> None:
+@contextlib.contextmanager
+def held(workflow, backend: base.Backend, engine: str = "serial") -> Iterator[Watched]:
+    """Run a workflow, one step of which runs until the context exits."""
     gate = Gate()
     HELD.append(gate)
-    watched = Watched(limit, store, engine)
+    watched = Watched(workflow, backend, engine)
     with Running(watched.engine):
         assert gate.inside.wait(60)
         try:
-            watched.wait_for(lambda: watched.steps[0].started)
-            first, *others = watched.steps
+            yield watched
         finally:
             gate.let.set()
+
+
+@pytest.mark.parametrize("engine", ["serial", "parallel"])
+def test_step_without_permit_shows_that_it_waits(store: base.Backend, engine: str) -> None:
+    with held(limit, store, engine) as watched:
+        watched.wait_for(lambda: watched.steps[0].started)
+        first, *others = watched.steps
     text = "starts when the limit permits it: 1 at once"
     assert (first.shown_state, first.waiting) == (states.RUNNING, None)
     assert [(step.shown_state, step.waiting) for step in others] == [(states.WAITING, text)] * 2
 
 
 def test_workflow_waits_for_the_permits_of_its_steps(store: base.Backend) -> None:
-    gate = Gate()
-    HELD.append(gate)
-    with Running(Watched(limit, store).engine):
-        assert gate.inside.wait(60)
-        try:
-            watched = Watched(limit_one, store)
-            with Running(watched.engine):
-                watched.wait_for(lambda: watched.flow.waiting)
-                flow, atom = watched.flow, watched.atom
-                watched.engine.suspend()
-        finally:
-            gate.let.set()
+    with held(limit, store):
+        watched = Watched(limit_one, store)
+        with Running(watched.engine):
+            watched.wait_for(lambda: watched.flow.waiting)
+            flow, atom = watched.flow, watched.atom
+            watched.engine.suspend()
     assert atom.waiting == "Step 0 call: Starts when the limit permits it: 1 at once."
     assert (atom.state, flow.waiting) == (states.RUNNING, f"checkout: {atom.waiting}")
 
@@ -510,32 +512,18 @@ def test_step_of_a_paused_type_shows_the_pause(store: base.Backend) -> None:
 
 @pytest.mark.parametrize("engine", ["serial", "parallel"])
 def test_limited_step_that_runs_does_not_wait(store: base.Backend, engine: str) -> None:
-    gate = Gate()
-    HELD.append(gate)
-    watched = Watched(hold_limited, store, engine)
-    with Running(watched.engine):
-        assert gate.inside.wait(60)
-        try:
-            watched.wait_for(lambda: watched.steps[0].started)
-            (step,), atom = watched.steps, watched.atom
-        finally:
-            gate.let.set()
+    with held(hold_limited, store, engine) as watched:
+        watched.wait_for(lambda: watched.steps[0].started)
+        (step,), atom = watched.steps, watched.atom
     assert (step.shown_state, step.waiting) == (states.RUNNING, None)
     assert (atom.shown_state, atom.waiting) == (states.RUNNING, None)
 
 
 def test_step_that_began_before_a_pause_is_not_paused(store: base.Backend) -> None:
-    gate = Gate()
-    HELD.append(gate)
-    watched = Watched(hold_unlimited, store)
-    with Running(watched.engine):
-        assert gate.inside.wait(60)
-        try:
-            operations.pause_tasks(store, f"{__name__}.*")
-            watched.wait_for(lambda: watched.steps[0].state == states.RUNNING)
-            (step,) = watched.steps
-        finally:
-            gate.let.set()
+    with held(hold_unlimited, store) as watched:
+        operations.pause_tasks(store, f"{__name__}.*")
+        watched.wait_for(lambda: watched.steps[0].state == states.RUNNING)
+        (step,) = watched.steps
     assert (step.shown_state, step.waiting) == (states.RUNNING, None)
 
 
@@ -562,3 +550,62 @@ def test_error_of_a_changed_function_is_shown(store: base.Backend) -> None:
     flow_view = view(store, uuid)
     assert flow_view.state == states.FAILURE and not flow_view.failures
     assert str(flow_view.error).startswith("NonDeterministicWorkflow: Workflow 'checkout' must")
+
+
+def view_of(workflow: type) -> flow_status.FlowView:
+    with backends.backend("memory://") as backend:
+        engine = engines.load(workflow, backend=backend)
+        with contextlib.suppress(ConnectionError):
+            engine.run()
+        return flow_status.view(engine.storage.flow_detail, now=engine.storage.flow_detail.created)
+
+
+@pytest.fixture(scope="module")
+def undone() -> flow_status.FlowView:
+    return view_of(shown_workflows.undone)
+
+
+def test_timeline_contains_bars_of_steps(undone: flow_status.FlowView) -> None:
+    (lane,) = _timeline.timeline(undone).lanes
+    steps = {bar.name: (bar.state, bar.action) for bar in lane.bars if bar.is_step}
+    assert steps == {
+        "undone / 0 book": (states.REVERTED, "revert"),
+        "undone / 1 ship": (states.REVERTED, "revert"),
+    }
+
+
+def test_timeline_contains_the_latest_iteration_of_a_loop() -> None:
+    shown = view_of(shown_workflows.looped)
+    (lane,) = _timeline.timeline(shown).lanes
+    steps = [bar.name for bar in lane.bars if bar.is_step]
+    assert steps == ["looped / 9 poll (latest of 10)"]
+
+
+def test_steps_are_not_counted_as_attempts(undone: flow_status.FlowView) -> None:
+    chart = _timeline.timeline(undone)
+    assert [lane.attempts for lane in chart.lanes] == [2]  # execution and reversion
+    bars = [bar for lane in chart.lanes for bar in lane.bars if not bar.is_step]
+    assert sum(lane.busy for lane in chart.lanes) == sum(bar.seconds for bar in bars)
+
+
+def test_suspended_workflow_ends_in_the_timeline_when_suspended() -> None:
+    with backends.backend("memory://") as backend:
+        engine = engines.load(shown_workflows.looped, backend=backend)
+        engine.atom_notifier.register(states.SUCCESS, lambda *_, **__: engine.suspend())
+        engine.run()
+        detail = engine.storage.flow_detail
+    shown = flow_status.view(detail, now=(detail.created or 0.0) + 3600)
+    assert shown.state == states.SUSPENDED
+    assert _timeline.timeline(shown).seconds < 600
+    (atom,) = shown.atoms
+    text = "Continues behind its complete steps when an engine runs the flow."
+    assert atom.waiting == text
+
+
+def test_report_lists_steps_and_counts_one_atom(undone: flow_status.FlowView) -> None:
+    page = report.html(undone)
+    assert "A flow of <b>1</b> atom" in page
+    section = page[page.index('<section id="steps"') :]
+    assert "2 steps of 1 workflow." in section
+    assert re.search("undone / 1 ship.*reverted.*ConnectionError: no answer &lt;img", section)
+    assert "<img" not in page
