@@ -99,6 +99,18 @@ class Shop:
         """End the tasks that wait."""
         (self.folder / "go").touch()
 
+    def finish(self, run: Terminal) -> None:
+        """End the tasks that wait, and so a run, which succeeds."""
+        self.go()
+        assert run.end() == 0
+
+    def suspend(self, run: Terminal) -> None:
+        """Suspend a run with Ctrl-C, after its running tasks."""
+        run.press(CTRL_C)
+        run.wait_for("suspending after the running tasks")
+        self.go()
+        assert run.end() == 130
+
     def begun(self, task: str) -> bool:
         return (self.folder / f"{task}.begun").exists()
 
@@ -109,6 +121,12 @@ def check(terminal: Terminal) -> None:
     assert not _FAULT.search(received), received
     overlong = [row for row in terminal.screen.overlong if not _UNFOLDED.match(row)]
     assert not overlong, "\n".join(overlong)
+
+
+def interrupt(run: Terminal) -> None:
+    """Press Ctrl-C, which ends the run."""
+    run.press(CTRL_C)
+    assert run.end() == 130
 
 
 def matched(patterns: tuple[str, ...], rows: list[str]) -> bool:

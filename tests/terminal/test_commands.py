@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.failed_flows import store_flows
 from tests.support.terminals import CTRL_C
-from tests.terminal.conftest import FLOWS, Shop, matched
+from tests.terminal.conftest import FLOWS, Shop, interrupt, matched
 from wbengine import operations
 from wbengine.persistence import backends
 
@@ -175,8 +175,7 @@ def test_time_left_to_wait_for_signal_is_shown(shop: Shop) -> None:
         run.wait_for(rf"⚐ approval  waiting  for signal 'approved' since [-\d :]+ {left}")
         show = " ".join(shop.run(f"flow show {UUID}", columns=120).scrollback.split())
         assert re.search(rf"Waiting for signal 'approved' since [-\d :]+ {left}", show), show
-        run.press(CTRL_C)
-        assert run.end() == 130
+        interrupt(run)
 
 
 def test_cancelled_flow_is_shown_as_cancelling_and_cancelled(shop: Shop) -> None:
@@ -230,8 +229,7 @@ def test_sigterm_shows_the_cursor_below_a_watched_flow(shop: Shop) -> None:
             watch.signal(signal.SIGTERM)
             assert watch.end() == 128 + signal.SIGTERM
         assert not watch.screen.cursor.hidden
-        shop.go()
-        assert run.end() == 0
+        shop.finish(run)
 
 
 def test_limit_that_delays_tasks_is_listed(shop: Shop) -> None:
@@ -241,8 +239,7 @@ def test_limit_that_delays_tasks_is_listed(shop: Shop) -> None:
         # The terminal is too narrow for a table.
         for pattern in (r"LIMIT .*flows\.Step", "RATE +1/m", "WAITING +[12]", "FLOWS +1"):
             assert any(re.fullmatch(pattern, row.strip()) for row in rows), (pattern, rows)
-        run.press(CTRL_C)
-        assert run.end() == 130
+        interrupt(run)
 
 
 def test_submitted_flow_is_served_and_can_be_followed(shop: Shop) -> None:
@@ -258,8 +255,7 @@ def test_submitted_flow_is_served_and_can_be_followed(shop: Shop) -> None:
                     watch.screen.rows,
                 )
             )
-            shop.go()
-            assert watch.end() == 0
+            shop.finish(watch)
         serve.wait_for("ended in SUCCESS")
         serve.press(CTRL_C)
         assert serve.end() == 0
@@ -282,8 +278,7 @@ def test_fleet_is_shown_while_worker_is_busy(shop: Shop) -> None:
         assert matched((r" flows\.\w+ +requests +0 +1 +flows",), queues.splitlines())
         status = shop.run("status").screen.rows
         assert matched((r"workers +1 \(1 busy\)", r"slots +1 of \d+ busy"), status)
-        shop.go()
-        assert run.end() == 0
+        shop.finish(run)
     stopping = "press Ctrl-C to stop after the running tasks, twice to stop at once"
     assert stopping in worker.scrollback
     assert "finishing 0 running tasks" in worker.scrollback

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from tests.support.terminals import CTRL_C
-from tests.terminal.conftest import Shop, matched
+from tests.terminal.conftest import Shop, interrupt, matched
 
 UUID = "11111111-0000-4000-8000-000000000001"
 SHOW = f"details: wbengine flow show {UUID}"
@@ -233,8 +233,7 @@ def test_terminal_without_escape_sequences_shows_lines(name: str, columns: int, 
         assert run.screen.rows[:4] == PLAIN
         with shop.terminal(f"flow watch {UUID}", columns=columns, env={name: "dumb"}) as watch:
             watch.wait_for("FAILURE  ship  attempt 2  on local  ConnectionError")
-            shop.go()
-            assert watch.end() == 0
+            shop.finish(watch)
         assert run.end() == 0
     assert b"\x1b" not in watch.output
     assert matched(
@@ -250,8 +249,7 @@ def test_terminal_without_escape_sequences_shows_lines(name: str, columns: int, 
 def test_each_failure_and_retry_is_displayed_or_counted_once(shop: Shop) -> None:
     with shop.terminal(f"flow run :unreachable --flow-id {UUID}", env={"NO_COLOR": "1"}) as run:
         run.wait_for(r"order: 0 of 1 task done, 1 running, 15 retries \(call\), ")
-        shop.go()
-        assert run.end() == 0
+        shop.finish(run)
     text = run.scrollback
     displayed = re.findall("order: task 'call' (?:failed|runs again)", text)
     counted = map(int, re.findall(r"order: (\d+) more failures and retries", text))
@@ -282,8 +280,7 @@ def test_terminal_that_is_resized_shows_whole_tree(shop: Shop) -> None:
             run.wait_for(lambda since=received: len(run.output) > since + 2000)
             assert matched(tree, run.screen.rows)
             assert run.text.count("packing") == run.text.count("RUNNING") == 1
-        shop.go()
-        assert run.end() == 0
+        shop.finish(run)
     assert matched(("order  SUCCESS .* 4 of 4 .*", "order: SUCCESS, .*"), run.screen.rows)
 
 
@@ -300,17 +297,13 @@ def test_log_lines_appear_above_tree(shop: Shop) -> None:
         )
         assert matched(tree, run.screen.rows[-3:])
         assert run.text.count("RUNNING") == 1
-        shop.go()
-        assert run.end() == 0
+        shop.finish(run)
 
 
 def test_ctrl_c_suspends_and_resume_finishes(shop: Shop) -> None:
     with shop.terminal(f"flow run :nested --flow-id {UUID}") as run:
         run.wait_for("▶ label")
-        run.press(CTRL_C)
-        run.wait_for("suspending after the running tasks")
-        shop.go()
-        assert run.end() == 130
+        shop.suspend(run)
     assert matched(
         (
             "suspending after the running tasks; press Ctrl-C again to stop at once",
@@ -327,15 +320,17 @@ def test_ctrl_c_suspends_and_resume_finishes(shop: Shop) -> None:
     assert resume.screen.rows[-1] == f"order {UUID}: SUSPENDED → SUCCESS"
 
 
-def test_second_ctrl_c_stops_run_at_once(shop: Shop) -> None:
-    with shop.terminal(f"flow run :nested --flow-id {UUID}") as run:
-        run.wait_for("▶ label")
+@pytest.mark.parametrize(
+    ("flow", "step"), [(":nested", "label"), ("tests.terminal.workflows:loop", "120 hold")]
+)
+def test_second_ctrl_c_stops_run_at_once(shop: Shop, flow: str, step: str) -> None:
+    with shop.terminal(f"flow run {flow} --flow-id {UUID}") as run:
+        run.wait_for(f"▶ {step}")
         run.press(CTRL_C)
         run.wait_for("suspending after the running tasks")
         pressed = time.monotonic()  # further signals within 0.1 s count as the same Ctrl-C
         run.wait_for(lambda: time.monotonic() > pressed + 0.2)
-        run.press(CTRL_C)
-        assert run.end() == 130
+        interrupt(run)
     assert run.screen.rows[-1] == f"stopped; {RESUME}"
     assert b"\x1b[?25h" in run.output, "the cursor is hidden"
 
@@ -344,16 +339,14 @@ def test_task_that_waits_for_its_next_attempt_is_retrying(shop: Shop) -> None:
     with shop.terminal(f"flow run :delayed --flow-id {UUID}", columns=120) as run:
         run.wait_for(r"└── ↻ ship  retrying  ValueError: out of paper  again in (900|8\d\d) s")
         assert re.match(r"order  RUNNING .* 1 of 2 tasks done, 1 retrying", run.screen.rows[0])
-        run.press(CTRL_C)
-        assert run.end() == 130
+        interrupt(run)
     assert run.screen.rows[-1] == f"suspended; {RESUME}"
 
 
 def test_task_with_eta_is_shown_with_its_start_time(shop: Shop) -> None:
     with shop.terminal(f"flow run :starts_later --flow-id {UUID}", columns=120) as run:
         run.wait_for(r"└── ▶ ship  starts at [\d: -]+, in 1[45] min")
-        run.press(CTRL_C)
-        assert run.end() == 130
+        interrupt(run)
     assert run.screen.rows[-1] == f"suspended; {RESUME}"
 
 
@@ -385,8 +378,7 @@ def test_control_sequences_in_names_are_escaped(shop: Shop) -> None:
 def test_limited_flow_is_suspended_with_its_counts(shop: Shop) -> None:
     with shop.terminal(f"flow run :limited --flow-id {UUID}") as run:
         run.wait_for("RUNNING .* 1 of 3 tasks done")
-        run.press(CTRL_C)
-        assert run.end() == 130
+        interrupt(run)
     assert matched((r"order  SUSPENDED .* 1 of 3 tasks done .*", "└── ○ call-2"), run.screen.rows)
     assert run.screen.rows[-1] == f"suspended; {RESUME}"
 
@@ -403,7 +395,6 @@ def test_detached_run_prints_how_to_follow_it(shop: Shop) -> None:
                 watch.screen.rows,
             )
         )
-        shop.go()
-        assert watch.end() == 0
+        shop.finish(watch)
     assert matched(("order  SUCCESS .* 4 of 4 tasks done .*",), watch.screen.rows)
     assert watch.screen.rows[-1] == f"SUCCESS; {SHOW}"

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
-from tests.support.terminals import CTRL_C, Terminal
-from tests.terminal.conftest import Shop, matched
+from tests.support.terminals import Terminal
+from tests.terminal.conftest import Shop, interrupt, matched
 
 UUID = "11111111-0000-4000-8000-000000000002"
 WORKFLOWS = "tests.terminal.workflows"
@@ -39,8 +37,7 @@ def test_loop_stays_folded_while_it_runs(shop: Shop) -> None:
             run.screen.rows,
         ), run.text
         check_rows(run)
-        shop.go()
-        assert run.end() == 0
+        shop.finish(run)
     assert matched((r"loop  SUCCESS .*", r"    └── ✔ 120 hold .*"), run.screen.rows), run.text
 
 
@@ -51,8 +48,7 @@ def test_steps_that_cannot_be_folded_fit_the_screen(shop: Shop, lines: int) -> N
         assert matched((r"    ├── \.\.\. 1\d\d earlier steps",), run.screen.rows), run.text
         assert len(run.screen.rows) > lines - 5
         check_rows(run)
-        shop.go()
-        assert run.end() == 0
+        shop.finish(run)
     assert len(run.screen.scrollback) < 80
 
 
@@ -63,8 +59,7 @@ def test_map_of_a_workflow_shows_running_and_queued_steps(shop: Shop) -> None:
             (r".*▶ 0 hold .*s", r".*▶ 1 hold .*s", r".*◷ 299 hold  queued"), run.screen.rows
         ), run.text
         check_rows(run)
-        shop.go()
-        assert run.end() == 0
+        shop.finish(run)
     assert "300 x hold" in run.scrollback
 
 
@@ -84,8 +79,7 @@ def test_retried_and_reverted_steps_are_shown(shop: Shop) -> None:
             ),
             run.screen.rows,
         ), run.text
-        run.press(CTRL_C)
-        assert run.end() == 130
+        interrupt(run)
 
 
 def test_reversion_of_a_workflow_is_shown_while_it_runs(shop: Shop) -> None:
@@ -103,10 +97,7 @@ def test_reversion_of_a_workflow_is_shown_while_it_runs(shop: Shop) -> None:
 def test_ctrl_c_suspends_a_workflow_which_continues(shop: Shop) -> None:
     with shop.terminal(command("loop")) as run:
         run.wait_for("▶ 120 hold")
-        run.press(CTRL_C)
-        run.wait_for("suspending after the running tasks")
-        shop.go()
-        assert run.end() == 130
+        shop.suspend(run)
     assert matched((r"loop  SUSPENDED .*", r".*✔ 120 hold .*"), run.screen.scrollback), run.text
     resume = shop.run(f"flow resume {UUID}")
     assert resume.process.returncode == 0
@@ -114,18 +105,6 @@ def test_ctrl_c_suspends_a_workflow_which_continues(shop: Shop) -> None:
         (r"loop  SUCCESS .*", r".*60 x poll, sleep-0; the latest:", r".*✔ 120 hold .*"),
         resume.screen.scrollback,
     ), resume.text
-
-
-def test_second_ctrl_c_stops_a_workflow_at_once(shop: Shop) -> None:
-    with shop.terminal(command("loop")) as run:
-        run.wait_for("▶ 120 hold")
-        run.press(CTRL_C)
-        run.wait_for("suspending after the running tasks")
-        pressed = time.monotonic()  # further signals within 0.1 s count as the same Ctrl-C
-        run.wait_for(lambda: time.monotonic() > pressed + 0.2)
-        run.press(CTRL_C)
-        assert run.end() == 130
-    assert b"\x1b[?25h" in run.output, "the cursor is hidden"
 
 
 def test_workflow_in_a_nested_flow_shows_its_steps(shop: Shop) -> None:
@@ -144,10 +123,7 @@ def test_workflow_in_a_nested_flow_shows_its_steps(shop: Shop) -> None:
             run.screen.rows,
         ), run.text
         check_rows(run)
-        run.press(CTRL_C)
-        run.wait_for("suspending after the running tasks")
-        shop.go()
-        assert run.end() == 130
+        shop.suspend(run)
 
 
 @pytest.mark.slow
@@ -156,13 +132,11 @@ def test_many_running_workflows_fit_the_screen(shop: Shop) -> None:
         run.wait_for(r"▶ loop-0 .*s")
         run.wait_for(r"earlier steps")
         check_rows(run)
-        shop.go()
-        assert run.end() == 0
+        shop.finish(run)
     assert "60 of 60 tasks done" in run.scrollback
 
 
 def test_step_that_waits_for_a_permit_is_shown(shop: Shop) -> None:
     with shop.terminal(command("limited"), columns=100) as run:
         run.wait_for("starts when the limit permits it: 1/h")
-        run.press(CTRL_C)
-        assert run.end() == 130
+        interrupt(run)
