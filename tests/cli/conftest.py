@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +20,12 @@ from tests.support import python
 from tests.support.waiting import until
 from wbengine._cli import app
 from wbengine._concurrency import fork_signals
+from wbengine.persistence import backends, base
 
 #: Timeout in seconds for a broker or a store.
 PATIENCE = 50.0
+
+Words = tuple[str, ...]
 
 ORDER = "tests.cli.shop:order"
 SLOW = "tests.cli.shop:slow"
@@ -57,9 +63,12 @@ class Answer:
 class Command:
     """Caller of `wbengine` whose files are in `folder`."""
 
-    def __init__(self, folder: Path, capture: pytest.CaptureFixture[str]) -> None:
+    def __init__(
+        self, folder: Path, capture: pytest.CaptureFixture[str], patch: pytest.MonkeyPatch
+    ) -> None:
         self.folder = folder
         self._capture = capture
+        self._patch = patch
         self._begun: list[subprocess.Popen[str]] = []
 
     def __call__(self, *words: str) -> Answer:
@@ -75,6 +84,10 @@ class Command:
                 signal.signal(number, handler)
         out, err = self._capture.readouterr()
         return Answer(code, out, err)
+
+    def setenv(self, name: str, value: str) -> None:
+        """Set a variable until the end of the test."""
+        self._patch.setenv(name, value)
 
     def begin(
         self, *words: str, env: Mapping[str, str] | None = None, real: bool = False
@@ -100,6 +113,12 @@ class Command:
         process = self.begin(*words, env=env, real=real)
         out, err = process.communicate(timeout=60)
         return Answer(process.returncode, out, err)
+
+    def fails(self, code: int, message: str, *words: str) -> None:
+        """Run a command that must print one line with this message, and have this exit code."""
+        answer = self(*words)
+        assert (answer.code, answer.out) == (code, ""), answer
+        assert message in answer.error
 
     def close(self) -> None:
         """End the started processes."""
@@ -156,7 +175,57 @@ def quiet_store(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def wbengine(home: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Command]:
-    command = Command(home, capsys)
+def store_url(home: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Store flows in a database, and return its URL."""
+    url = f"sqlite:///{home}/flows.db"
+    monkeypatch.setenv("WBENGINE_PERSISTENCE", url)
+    return url
+
+
+@pytest.fixture
+def store(store_url: str) -> Iterator[base.Backend]:
+    """Open the database in which commands store flows."""
+    with backends.backend(store_url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def words(home: Path, store_url: str) -> Words:
+    """Return the option for the place of large values."""
+    return "--payloads", str(home / "payloads")
+
+
+def opened(words: Words) -> AbstractContextManager[base.Backend]:
+    """Open the store of the commands, with the place of large values."""
+    url = os.environ["WBENGINE_PERSISTENCE"]
+    return backends.backend({"connection": url, "payloads": words[1]})
+
+
+@pytest.fixture
+def edited_code(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Delete imported modules of the current folder at the end."""
+    # An edited file may have the size and the time of the file before it.
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    yield
+    for path in home.glob("*.py"):
+        sys.modules.pop(path.stem, None)
+
+
+def write_module(name: str, text: str | None) -> None:
+    """Write a module in the current folder, which is imported again; None deletes it."""
+    path = Path(f"{name}.py")
+    if text is None:
+        path.unlink()
+    else:
+        path.write_text(text, encoding="utf-8")
+    sys.modules.pop(name, None)
+    importlib.invalidate_caches()
+
+
+@pytest.fixture
+def wbengine(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Command]:
+    command = Command(home, capsys, monkeypatch)
     yield command
     command.close()

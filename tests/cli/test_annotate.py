@@ -129,12 +129,11 @@ def test_unknown_flow_is_refused() -> None:
             annotate(backend, "12345678-1234-4123-8123-123456789012", "note")
 
 
-def test_command_prints_the_flow(wbengine: Command, home: Path) -> None:
-    store = ("--persistence", f"sqlite:///{home}/flows.db")
-    uuid = wbengine("flow", "run", ORDER, "--quiet", *store).json["uuid"]
-    answer = wbengine("flow", "annotate", uuid[:8], "fine", *store)
+def test_command_prints_the_flow(wbengine: Command, store_url: str) -> None:
+    uuid = wbengine("flow", "run", ORDER, "--quiet").json["uuid"]
+    answer = wbengine("flow", "annotate", uuid[:8], "fine")
     assert (answer.code, answer.out) == (0, f"order {uuid}: note added\n")
-    assert wbengine("flow", "annotate", *store, "--", uuid, "-x").code == 0
-    lines = wbengine("flow", "events", uuid, "--json", *store).lines
+    assert wbengine("flow", "annotate", "--", uuid, "-x").code == 0
+    lines = wbengine("flow", "events", uuid, "--json").lines
     notes = [line["error"].partition(": ")[2] for line in lines if line["state"] == "NOTE"]
     assert notes == ["fine", "-x"]

@@ -5,11 +5,8 @@ from __future__ import annotations
 import contextlib
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from tests.cli.conftest import Command
 from tests.support.failed_flows import store_flows
@@ -17,16 +14,8 @@ from tests.support.waiting import until
 from wbengine import states
 from wbengine.conductors import _bulks
 from wbengine.operations import _bulk
-from wbengine.persistence import backends, base
+from wbengine.persistence import base
 from wbengine.persistence._bulk_records import COMPLETE, BulkFlow
-
-
-@pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[base.Backend]:
-    uri = f"sqlite:///{tmp_path}/flows.db"
-    monkeypatch.setenv("WBENGINE_PERSISTENCE", uri)
-    with backends.backend(uri) as opened:
-        yield opened
 
 
 def requests(store: base.Backend, uuids: list[str]) -> dict[str, Any]:
@@ -95,20 +84,6 @@ def test_each_flow_of_a_file_of_edits_has_its_own_values(
     assert "'x'" in reasons[one] and "'y'" in reasons[two]
 
 
-@pytest.mark.parametrize("option", [("--rate", "5/s"), ("--background",)])
-def test_option_of_stored_operation_requires_several_flows(
-    wbengine: Command, store: base.Backend, option: tuple[str, ...]
-) -> None:
-    (uuid,) = store_flows(store, 1)
-    answer = wbengine("flow", "cancel", uuid, *option)
-    assert answer.code == 2 and f"{option[0]} requires filters or several IDs" in answer.error
-
-
-def test_invalid_rate_is_refused(wbengine: Command) -> None:
-    answer = wbengine("flow", "cancel", "--all", "--rate", "20")
-    assert answer.code == 2 and "must be a number per s, m, h or d, such as 20/s" in answer.error
-
-
 def test_rate_limits_the_command(wbengine: Command, store: base.Backend) -> None:
     store_flows(store, 6)
     began = time.monotonic()
@@ -161,5 +136,4 @@ def test_operation_is_listed_shown_and_cancelled(wbengine: Command, store: base.
     assert reason["flows"] == 2 and reason["reason"].startswith("Flow ID was not submitted")
     assert "2  Flow ID was not submitted" in wbengine("bulk", "show", uuid).out
     for verb in ("cancel", "resume"):
-        answer = wbengine("bulk", verb, uuid)
-        assert answer.code == 1 and "is COMPLETE: it cannot be" in answer.error
+        wbengine.fails(1, "is COMPLETE: it cannot be", "bulk", verb, uuid)

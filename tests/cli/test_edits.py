@@ -13,9 +13,7 @@ PURCHASE = "tests.cli.payments:purchase"
 KEEP = ("--engine", "serial://?never_resolve=true")
 
 
-@pytest.fixture(autouse=True)
-def _store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WBENGINE_PERSISTENCE", f"sqlite:///{tmp_path}/flows.db")
+pytestmark = pytest.mark.usefixtures("store_url")
 
 
 def failed(wbengine: Command, *words: str, order: int = 1) -> str:
@@ -131,16 +129,6 @@ def test_value_of_file_contains_a_line_separator(
     path.write_text(json.dumps(edits, ensure_ascii=False), encoding="utf-8")
     assert wbengine("flow", "retry", "--edits", str(path)).code == 0
     assert paid(wbengine, uuid) == f"a{separator}b 10"
-
-
-@pytest.mark.parametrize("command", ["resume", "retry", "revert"])
-@pytest.mark.parametrize("words", [("--all",), ("--state", "REVERTED")])
-def test_id_with_a_filter_is_refused(
-    wbengine: Command, command: str, words: tuple[str, ...]
-) -> None:
-    uuid = failed(wbengine, *KEEP)
-    answer = wbengine("flow", command, uuid, *words, "--yes")
-    assert answer.code == 2 and "select flows by IDs, by filters" in answer.err
 
 
 @pytest.mark.parametrize(

@@ -74,8 +74,10 @@ def wrong(answer: Answer) -> list[Find]:
     return failed
 
 
-def one(answer: Answer) -> Find:
+def one(answer: Answer, check: str, *, text: str = "", fix: str = "") -> Find:
+    """Return the only failed finding, which must be of this check and contain these parts."""
     (failed,) = wrong(answer)
+    assert (failed["check"], text in failed["text"], fix in failed["fix"]) == (check, True, True)
     return failed
 
 
@@ -100,8 +102,7 @@ def test_unreachable_broker_is_reported(wbengine: Command, redis_server: Any) ->
             answer = wbengine("doctor", "--url", url, "--timeout", "1", "--json")
         finally:
             redis_server.start()
-        finding = one(answer)
-        assert finding["check"] == "broker" and finding["fix"].startswith("start the broker")
+        finding = one(answer, "broker", fix="start the broker")
         assert redis_server.password not in str(finding)
         assert wrong(wbengine("doctor", "--url", url, "--json")) == []
 
@@ -114,8 +115,7 @@ def test_wrong_password_is_reported(
     url = str(request.getfixturevalue(f"{kind}_url"))
     bad = url.replace(server.password, "wrong-secret")
     answer = wbengine("doctor", "--url", bad, "--json")
-    finding = one(answer)
-    assert finding["check"] == "broker" and "correct user and password" in finding["fix"]
+    one(answer, "broker", fix="correct user and password")
     assert "wrong-secret" not in answer.out
     assert wrong(wbengine("doctor", "--url", url, "--json")) == []
 
@@ -150,9 +150,7 @@ def test_missing_rabbitmq_permission_is_reported(
         for right in ("configure", "write", "read"):
             rights = dict.fromkeys(("configure", "write", "read"), ".*") | {right: "^nothing$"}
             server.ask("PUT", "permissions", vhost, "small", body=rights)
-            finding = one(wbengine(*doctor))
-            assert (finding["check"], right in finding["text"]) == ("permissions", True)
-            words = shlex.split(finding["fix"])
+            words = shlex.split(one(wbengine(*doctor), "permissions", text=right)["fix"])
             assert words[:5] == ["rabbitmqctl", "set_permissions", "-p", vhost, "small"]
         # The suggested permissions are sufficient for workers and engines, and minimal.
         rights = dict(zip(("configure", "write", "read"), words[5:], strict=True))
@@ -205,9 +203,8 @@ def test_store_of_an_older_version_is_reported(
     wbengine("db", "upgrade")
     current = schema_revisions.HEAD
     with later_release(tmp_path):
-        finding = one(wbengine("doctor", "--json"))
-        assert (finding["check"], finding["fix"]) == ("store", "run: wbengine db upgrade")
-        assert f"got {current}" in finding["text"]
+        finding = one(wbengine("doctor", "--json"), "store", text=f"got {current}")
+        assert finding["fix"] == "run: wbengine db upgrade"
         assert wbengine(*finding["fix"].split()[2:]).code == 0
         assert wrong(wbengine("doctor", "--json")) == []
 
@@ -224,8 +221,7 @@ def test_store_of_a_newer_version_is_reported_unless_compatible(
     assert "the layout is newer and usable (revision 9999)" in texts
     with contextlib.closing(sqlite3.connect(home / "flows.db")) as database, database:
         database.execute("UPDATE wbe_alembic_version SET oldest = '9999'")
-    finding = one(wbengine("doctor", "--json"))
-    assert finding["check"] == "store" and "use the newer version here too" in finding["fix"]
+    one(wbengine("doctor", "--json"), "store", fix="use the newer version here too")
 
 
 @pytest.mark.usefixtures("rowless")
@@ -241,17 +237,14 @@ def test_ledger_of_a_newer_version_is_reported(wbengine: Command, home: Path) ->
     assert finding["fix"].startswith("another version of wbengine created the ledger; ")
 
 
-def test_broker_folder_of_another_user_is_reported(
-    wbengine: Command, served: str, home: Path
-) -> None:
+def test_broker_folder_of_another_user_is_reported(wbengine: Command, served: str) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can give a folder away")
-    mine = home / "given"
+    mine = wbengine.folder / "given"
     mine.mkdir()
     os.chown(mine, 12345, 12345)
     url = f"filesystem://{mine}"
-    finding = one(wbengine("doctor", "--url", url, "--json"))
-    assert finding["check"] == "broker" and "user id 12345" in finding["text"]
+    finding = one(wbengine("doctor", "--url", url, "--json"), "broker", text="user id 12345")
     words = re.search(r"chown -R \d+ \S+?(?=;)", finding["fix"])
     assert words is not None
     subprocess.run(shlex.split(words[0]), check=True)
@@ -260,17 +253,15 @@ def test_broker_folder_of_another_user_is_reported(
 
 def test_broker_folder_that_is_a_file_is_reported(wbengine: Command, home: Path) -> None:
     (home / "file").write_text("")
-    finding = one(wbengine("doctor", "--url", f"filesystem://{home}/file", "--json"))
-    assert finding["check"] == "broker" and f"remove the file {home}/file" in finding["fix"]
+    doctor = ("doctor", "--url", f"filesystem://{home}/file", "--json")
+    one(wbengine(*doctor), "broker", fix=f"remove the file {home}/file")
     (home / "file").unlink()
-    url = f"filesystem://{home}/file"
-    assert wrong(wbengine("doctor", "--url", url, "--json")) == []
+    assert wrong(wbengine(*doctor)) == []
 
 
 def test_worker_on_another_exchange_is_reported(wbengine: Command, folder: str) -> None:
     with worker_in_thread(folder, tasks, exchange="orders"):
-        finding = one(wbengine("doctor", "--json"))
-        assert finding["check"] == "workers" and "'default'" in finding["text"]
+        finding = one(wbengine("doctor", "--json"), "workers", text="'default'")
         words = re.search(r"--exchange \w+", finding["fix"])
         assert words is not None
         assert wrong(wbengine("doctor", *words[0].split(), "--json")) == []
@@ -284,14 +275,14 @@ def test_missing_workers_are_reported(wbengine: Command, folder: str, home: Path
     answer = wbengine("doctor", "--json")
     assert wrong(answer) == []
     (noted,) = [finding for finding in answer.json["findings"] if finding["check"] == "workers"]
-    finding = one(wbengine("doctor", "--min-workers", "1", "--json"))
-    assert noted == {**finding, "good": None} and finding["check"] == "workers"
+    finding = one(wbengine("doctor", "--min-workers", "1", "--json"), "workers")
+    assert noted == {**finding, "good": None}
     answer = finding["fix"].partition(": ")[2].replace("TOPIC", "t").replace("MODULE", "wares")
     process = wbengine.begin(*shlex.split(answer)[1:])
     assert wbengine("status", "--min-workers", "1").code == 0
     assert wrong(wbengine("doctor", "--min-workers", "1", "--json")) == []
-    finding = one(wbengine("doctor", "--min-workers", "2", "--json"))
-    assert finding["check"] == "workers" and finding["text"].endswith("; at least 2 must answer")
+    answer = wbengine("doctor", "--min-workers", "2", "--json")
+    one(answer, "workers", text="; at least 2 must answer")
     process.terminate()
     process.communicate(timeout=60)
 
@@ -305,9 +296,7 @@ def test_worker_with_other_keys_is_reported(wbengine: Command, folder: str, home
         assert wrong(wbengine(*doctor, str(home / "ours"))) == []
         assert "untrusted" not in worker.counts
         for given in (str(home / "others"), keys.NONE):
-            finding = one(wbengine(*doctor, given))
-            assert finding["check"] == "keys" and worker.identity in finding["text"]
-            assert "--keys" in finding["fix"]
+            one(wbengine(*doctor, given), "keys", text=worker.identity, fix="--keys")
 
 
 def test_killed_worker_is_not_reported_as_refusing_messages(
@@ -329,9 +318,8 @@ def test_worker_with_another_ledger_is_reported(
     wbengine: Command, rowless: str, home: Path
 ) -> None:
     with worker_in_thread(rowless, tasks, ledger=f"dir://{home}/theirs") as worker:
-        finding = one(wbengine("doctor", "--ledger", f"dir://{home}/ours", "--json"))
-        assert finding["check"] == "ledgers" and worker.identity in finding["text"]
-        assert "the same --ledger" in finding["fix"]
+        answer = wbengine("doctor", "--ledger", f"dir://{home}/ours", "--json")
+        one(answer, "ledgers", text=worker.identity, fix="the same --ledger")
         assert wrong(wbengine("doctor", "--ledger", f"dir://{home}/theirs", "--json")) == []
 
 
@@ -354,12 +342,10 @@ def test_worker_with_a_wrong_clock_is_reported(wbengine: Command, folder: str, h
     )  # fmt: skip
     try:
         assert wbengine("status", "--min-workers", "1").code == 0
-        finding = one(wbengine("doctor", "--json"))
+        finding = one(wbengine("doctor", "--json"), "worker clock", fix="timedatectl set-ntp true")
         ahead = re.search(r"(\d+) s ahead", finding["text"])
         # The response takes some time.
-        assert finding["check"] == "worker clock" and ahead is not None
-        assert abs(int(ahead[1]) - 300) < 20
-        assert "timedatectl set-ntp true" in finding["fix"]
+        assert ahead is not None and abs(int(ahead[1]) - 300) < 20
     finally:
         process.terminate()
         assert process.wait(60) == 0
@@ -379,13 +365,8 @@ def test_invalid_settings_are_reported(
     wbengine: Command, served: str, home: Path, text: str, message: str
 ) -> None:
     (home / "wbengine.toml").write_text(text)
-    answer = wbengine("doctor", "--json")
-    finding = one(answer)
-    assert (
-        finding["check"] == "settings"
-        and message in finding["text"]
-        and "wbengine.toml" in finding["text"]
-    )
+    finding = one(wbengine("doctor", "--json"), "settings", text=message)
+    assert "wbengine.toml" in finding["text"]
     assert "✘ settings" in wbengine("doctor").out
     (home / "wbengine.toml").write_text("exchange = 'default'")
     assert wrong(wbengine("doctor", "--json")) == []
@@ -402,25 +383,22 @@ def test_broken_plugin_is_reported(
     if source is not None:
         (info.parent / "odd_plugin.py").write_text(source)
     monkeypatch.syspath_prepend(str(info.parent))
-    finding = one(wbengine("doctor", "--json"))
-    assert finding["check"] == "plugins" and "odd-plugin" in finding["text"]
-    assert "pip uninstall odd-plugin" in finding["fix"]
+    answer = wbengine("doctor", "--json")
+    one(answer, "plugins", text="odd-plugin", fix="pip uninstall odd-plugin")
     for path in info.iterdir():
         path.unlink()
     info.rmdir()
     assert wrong(wbengine("doctor", "--json")) == []
 
 
-def test_graphviz_is_reported_as_present_or_missing(
-    wbengine: Command, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_graphviz_is_reported_as_present_or_missing(wbengine: Command) -> None:
     def told() -> tuple[bool | None, str]:
         findings = wbengine("doctor", "--json", "--timeout", "2").json["findings"]
         (finding,) = (each for each in findings if each["check"] == "graphviz")
         return finding["good"], finding["text"]
 
     assert told() == (True, "the program dot is available")
-    monkeypatch.setenv("PATH", str(home))
+    wbengine.setenv("PATH", str(wbengine.folder))
     good, text = told()
     assert good is None and "apt-get install graphviz" in text
 
@@ -444,15 +422,14 @@ def test_unreachable_ledger_is_reported(wbengine: Command, rowless: str) -> None
     ledger = "redis://:secret@127.0.0.1:1/0"
     with worker_in_thread(rowless, tasks):
         answer = wbengine("doctor", "--ledger", ledger, "--json")
-    finding = one(answer)
-    assert finding["check"] == "ledger" and "--ledger" in finding["fix"]
+    one(answer, "ledger", fix="--ledger")
     assert "secret" not in answer.out
 
 
 def test_ledger_that_the_broker_does_not_use_is_reported(wbengine: Command, served: str) -> None:
-    finding = one(wbengine("doctor", "--ledger", "redis://:secret@127.0.0.1:1/0", "--json"))
-    assert finding["check"] == "ledger" and "--ledger" in finding["fix"]
-    assert "uses only its own ledger, got 'redis://127.0.0.1:1/0'" in finding["text"]
+    answer = wbengine("doctor", "--ledger", "redis://:secret@127.0.0.1:1/0", "--json")
+    text = "uses only its own ledger, got 'redis://127.0.0.1:1/0'"
+    one(answer, "ledger", text=text, fix="--ledger")
     assert wrong(wbengine("doctor", "--json")) == []
 
 
@@ -473,8 +450,7 @@ def test_loss_of_the_ledger_is_noted_and_workers_stay_usable(
 def test_unreachable_store_is_reported(wbengine: Command, served: str) -> None:
     place = "postgresql://u:secret@127.0.0.1:1/flows"
     answer = wbengine("doctor", "--persistence", place, "--json")
-    finding = one(answer)
-    assert finding["check"] == "store" and "start the server" in finding["fix"]
+    one(answer, "store", fix="start the server")
     assert "secret" not in answer.out
 
 

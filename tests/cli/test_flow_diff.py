@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +9,7 @@ import pytest
 from tests.cli.conftest import Command
 from wbengine import engines, task
 from wbengine.patterns import linear_flow
-from wbengine.persistence import _step_notes, backends, base, models
+from wbengine.persistence import _step_notes, base, models
 from wbengine.steps import Steps
 from wbengine.views import _flow_differences
 
@@ -40,13 +38,6 @@ def order(steps: Steps, items: list[str]) -> None:
 class Greet(task.Task):
     def execute(self, name: str) -> str:
         return f"hello {name}"
-
-
-@pytest.fixture
-def store(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[base.Backend]:
-    monkeypatch.setenv("WBENGINE_PERSISTENCE", "sqlite:///flows.db")
-    with backends.backend("sqlite:///flows.db") as opened:
-        yield opened
 
 
 def run(store: base.Backend, items: list[str], signal: str = "yes", **prices: Any) -> str:

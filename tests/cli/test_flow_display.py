@@ -10,9 +10,8 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from tests.cli.conftest import ORDER, SLOW, Command, slow_flow
+from tests.cli.conftest import ORDER, Command, slow_flow
 from tests.cli.shop import STEPS
-from tests.support.terminals import Terminal
 from wbengine.persistence import backends
 from wbengine.persistence.models import FlowDetail, LogBook
 
@@ -57,36 +56,7 @@ def test_flow_list_continues_after_a_cursor(wbengine: Command, good: str, bad: s
     first = wbengine("flow", "list", "--limit", "1", "--json").json
     assert [flow["uuid"] for flow in first["flows"]] == [bad]
     assert listed(wbengine, "--limit", "1", "--after", first["after"]) == [good]
-    answer = wbengine("flow", "list", "--after", "nonsense")
-    assert answer.code == 2 and "'nonsense'" in answer.error
-
-
-def test_flow_list_prints_a_table(wbengine: Command, good: str, bad: str) -> None:
-    answer = wbengine("flow", "list")
-    head, *rows = answer.out.splitlines()
-    assert head.split() == ["UUID", "NAME", "STATE", "TASKS", "CREATED", "OWNER", "ERROR"]
-    assert [row.split()[:4] for row in rows] == [
-        [bad, "order", "REVERTED", "0/4"],
-        [good, "order", "SUCCESS", "4/4"],
-    ]
-    assert "out of paper" in rows[0] and "canary" not in answer.out
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("--state", "DONE"), "must be one of PENDING, "),
-        (("--since", "yesterday"), "--since must be a time such as"),
-        (("--limit", "0"), "0 is not in the range"),
-        (("--sort", "size"), "must be one of newest, oldest, got 'size'"),
-    ],
-)
-def test_wrong_flow_list_option_is_refused(
-    words: tuple[str, ...], message: str, wbengine: Command
-) -> None:
-    answer = wbengine("flow", "list", *words)
-    assert (answer.code, answer.out) == (2, "")
-    assert message in answer.error
+    wbengine.fails(2, "'nonsense'", "flow", "list", "--after", "nonsense")
 
 
 # show -------------------------------------------------------------------------------------------
@@ -268,38 +238,6 @@ def test_flow_show_results_prints_whole_values_without_secrets(wbengine: Command
     }
 
 
-def test_watch_draws_a_live_tree_on_a_terminal(wbengine: Command, home: Path) -> None:
-    process = slow_flow(wbengine)
-    (flow,) = listed(wbengine)
-    words = ("flow", "watch", flow, "--interval", "0.1", "--color", "always")
-    with Terminal("-m", "wbengine", *words, folder=home) as terminal:
-        terminal.wait_for(r"RUNNING.*0 of 4 tasks done, 1 running")
-        assert "send" in terminal.text
-        (home / "go").touch()
-        process.communicate(timeout=60)
-        assert terminal.end() == 0
-    assert "4 of 4 tasks done" in terminal.text
-
-
-def test_run_draws_a_live_tree_and_prints_the_result_as_json(home: Path) -> None:
-    words = ("flow", "run", SLOW, "--color", "always", "--progress")
-    with Terminal("-m", "wbengine", *words, folder=home, piped=True) as terminal:
-        terminal.wait_for(r"slow.*0 of 4 tasks done, 1 running")
-        (home / "go").touch()
-        assert terminal.end() == 0
-    assert "slow: SUCCESS, 4 of 4 tasks done" in terminal.text
-    assert json.loads(terminal.piped_output)["state"] == "SUCCESS"
-
-
-def test_flow_list_fits_a_terminal_of_80_columns(home: Path, bad: str) -> None:
-    words = ("flow", "list", "--color", "never")
-    with Terminal("-m", "wbengine", *words, folder=home) as terminal:
-        assert terminal.end() == 0
-    head, _, row = [line for line in terminal.screen.rows if line.strip()][:3]
-    assert head.split()[:2] == ["UUID", "NAME"]
-    assert row.split()[:3] == [bad[:8], "order", "REVERTED"]
-
-
 def test_ctrl_c_ends_watch(wbengine: Command, home: Path) -> None:
     process = slow_flow(wbengine)
     (flow,) = listed(wbengine)
@@ -349,28 +287,24 @@ def test_secrets_appear_in_no_output(flow: str, wbengine: Command, home: Path) -
 # export and graph -------------------------------------------------------------------------------
 
 
-def test_exported_flow_is_imported_into_another_store(
-    wbengine: Command, home: Path, bad: str
-) -> None:
-    unsaid = wbengine("flow", "export", bad)
-    assert (unsaid.code, unsaid.out) == (2, "") and "--output is required" in unsaid.error
-    (home / "x.json").touch(0o644)
+def test_exported_flow_is_imported_into_another_store(wbengine: Command, bad: str) -> None:
+    wbengine.fails(2, "--output is required", "flow", "export", bad)
+    (wbengine.folder / "x.json").touch(0o644)
     assert wbengine("flow", "export", bad, "--output", "x.json").out == ""
-    data = json.loads((home / "x.json").read_text())
+    data = json.loads((wbengine.folder / "x.json").read_text())
     assert data["schema"] == "wbengine/flow-export/2" and data["flow"]["uuid"] == bad
-    assert (home / "x.json").stat().st_mode & 0o777 == 0o600
-    other = ("--persistence", f"sqlite:///{home}/other.db")
+    assert (wbengine.folder / "x.json").stat().st_mode & 0o777 == 0o600
+    other = ("--persistence", f"sqlite:///{wbengine.folder}/other.db")
     answer = wbengine("flow", "import", "x.json", *other)
     assert (answer.code, bad in answer.out) == (0, True), answer.err
     assert wbengine("flow", "export", bad, *other, "-o", "y.json").code == 0
-    assert json.loads((home / "y.json").read_text()) == data
-    again = wbengine("flow", "import", "x.json", *other)
-    assert again.code == 1 and "already exists" in again.error
-    (home / "x.json").write_text("{}")
+    assert json.loads((wbengine.folder / "y.json").read_text()) == data
+    wbengine.fails(1, "already exists", "flow", "import", "x.json", *other)
+    (wbengine.folder / "x.json").write_text("{}")
     none = wbengine("flow", "import", "x.json", *other)
     assert none.code == 2 and "must be an exported flow: missing key 'schema'" in none.error
     assert wbengine("flow", "import", "z.json", *other).code == 2
-    (home / "x.json").write_text("[" * 200_000)
+    (wbengine.folder / "x.json").write_text("[" * 200_000)
     assert wbengine("flow", "import", "x.json", *other).code == 2
 
 
@@ -382,8 +316,7 @@ def test_flow_is_exported_as_html(wbengine: Command, home: Path, bad: str) -> No
     assert "<svg" in page and "canary" not in page
     answer = wbengine("flow", "export", bad, "-o", "none/x.json")
     assert answer.code == 2 and "must be a path in an existing folder" in answer.error
-    answer = wbengine("flow", "export", bad, "--show-values")
-    assert answer.code == 2 and "--html" in answer.error
+    wbengine.fails(2, "--html", "flow", "export", bad, "--show-values")
 
 
 FORMATS = {
@@ -397,9 +330,7 @@ FORMATS = {
 
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("kept", [True, False])
-def test_flow_is_drawn_in_each_format(
-    form: str, kept: bool, wbengine: Command, home: Path, bad: str
-) -> None:
+def test_flow_is_drawn_in_each_format(form: str, kept: bool, wbengine: Command, bad: str) -> None:
     which: tuple[str, ...] = ("--flow-id", bad[:8]) if kept else (ORDER,)
     answer = wbengine("graph", *which, "-f", form)
     assert (answer.code, answer.err) == (0, "")
@@ -410,7 +341,7 @@ def test_flow_is_drawn_in_each_format(
     assert "canary" not in answer.out
     ending = {"mermaid": "mmd", "text": "txt"}.get(form, form)
     assert wbengine("graph", *which, "-o", f"x.{ending}").out == ""
-    assert (home / f"x.{ending}").read_text() == answer.out
+    assert (wbengine.folder / f"x.{ending}").read_text() == answer.out
 
 
 def test_no_states_option_omits_states(wbengine: Command, bad: str) -> None:
@@ -424,11 +355,9 @@ def test_graph_is_written_as_png(wbengine: Command, home: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "near"), [("x.jpg", ".png"), ("x.svgz", ".svg")])
-def test_unknown_file_extension_is_refused(
-    name: str, near: str, wbengine: Command, home: Path
-) -> None:
+def test_unknown_file_extension_is_refused(name: str, near: str, wbengine: Command) -> None:
     answer = wbengine("graph", ORDER, "-o", name)
-    assert (answer.code, answer.out, (home / name).exists()) == (2, "", False)
+    assert (answer.code, answer.out, (wbengine.folder / name).exists()) == (2, "", False)
     assert f"got '{name[1:]}' (did you mean '{near}'?)" in answer.error
     assert (
         "must end in one of .txt, .text, .mmd," in answer.error
@@ -438,11 +367,9 @@ def test_unknown_file_extension_is_refused(
 
 
 @pytest.mark.parametrize("name", ["x", "x.txt"])
-def test_file_without_image_extension_contains_the_tree(
-    name: str, wbengine: Command, home: Path
-) -> None:
+def test_file_without_image_extension_contains_the_tree(name: str, wbengine: Command) -> None:
     assert wbengine("graph", ORDER, "-o", name).code == 0
-    assert (home / name).read_text() == wbengine("graph", ORDER).out
+    assert (wbengine.folder / name).read_text() == wbengine("graph", ORDER).out
 
 
 @pytest.mark.parametrize("ending", ["svg", "png"])
@@ -463,10 +390,8 @@ def test_missing_graphviz_prints_the_tree_and_how_to_install_it(
         assert wbengine("graph", "--flow-id", bad, "-f", form).code == 0
 
 
-def test_html_export_contains_the_tree_without_graphviz(
-    wbengine: Command, home: Path, bad: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", str(home))
+def test_html_export_contains_the_tree_without_graphviz(wbengine: Command, bad: str) -> None:
+    wbengine.setenv("PATH", str(wbengine.folder))
     page = wbengine("flow", "export", bad, "--html").out
     assert "install it with `apt-get install graphviz`" in page
     assert "├── " in page and 'wbe-graph"' not in page
@@ -474,24 +399,3 @@ def test_html_export_contains_the_tree_without_graphviz(
 
 def test_json_option_selects_the_json_format(wbengine: Command) -> None:
     assert wbengine("graph", ORDER, "--json").json["schema"] == "wbengine/graph/1"
-
-
-@pytest.mark.parametrize(
-    ("words", "code", "message"),
-    [
-        ((), 2, "exactly one of MODULE:FACTORY and --flow-id is required"),
-        ((ORDER, "--flow-id", "12345678"), 2, "exactly one of MODULE:FACTORY and --flow-id"),
-        (("tests.cli.shop:ordr",), 2, "did you mean 'order'?"),
-        ((ORDER, "-f", "gif"), 2, "must be one of text, mermaid, dot, svg, png, json, got 'gif'"),
-        ((ORDER, "-o", "/no/such/x.svg"), 2, "must be a path in an existing folder, got '/no/such"),
-        (("--flow-id", "12345678"), 66, "Unknown flow '12345678'"),
-        (("--flow-id", "1"), 66, "at least its first 4 characters"),
-    ],
-)
-def test_wrong_graph_command_is_refused(
-    words: tuple[str, ...], code: int, message: str, wbengine: Command
-) -> None:
-    wbengine("db", "upgrade")
-    answer = wbengine("graph", *words)
-    assert (answer.code, answer.out) == (code, "")
-    assert message in answer.error

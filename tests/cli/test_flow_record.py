@@ -5,16 +5,14 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.cli.conftest import Command
+from tests.cli.conftest import Command, write_module
 from wbengine import engines, exceptions, testing
-from wbengine.persistence import backends, base
+from wbengine.persistence import base
 from wbengine.types import failure as ft
 
 CODE = """\
@@ -51,13 +49,7 @@ def order(steps, order):
 """
 
 
-@pytest.fixture
-def store(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[base.Backend]:
-    monkeypatch.setenv("WBENGINE_PERSISTENCE", "sqlite:///flows.db")
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    with backends.backend("sqlite:///flows.db") as opened:
-        yield opened
-    sys.modules.pop("recorded_orders", None)
+pytestmark = pytest.mark.usefixtures("edited_code")
 
 
 def module(*replacements: tuple[str, str]) -> Any:
@@ -66,9 +58,7 @@ def module(*replacements: tuple[str, str]) -> Any:
     for old, new in replacements:
         assert old in text
         text = text.replace(old, new)
-    Path("recorded_orders.py").write_text(text, encoding="utf-8")
-    sys.modules.pop("recorded_orders", None)
-    importlib.invalidate_caches()
+    write_module("recorded_orders", text)
     return importlib.import_module("recorded_orders")
 
 

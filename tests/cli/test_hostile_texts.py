@@ -45,21 +45,33 @@ def escaped(output: str) -> bool:
 
 
 @pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
-    """Run a flow that fails; return its store and its id."""
-    store = f"dir://{tmp_path_factory.mktemp('hostile') / 'flows'}"
-    words = ("--persistence", store, "flow", "run", "tests.cli.hostile:flow")
-    command = ["-m", "wbengine", *words]
-    ended = python.run(command, cwd=REPOSITORY, capture_output=True, check=False)
-    assert ended.returncode == 1
-    return store, str(json.loads(ended.stdout)["uuid"])
+def kept(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, str]]:
+    """Run a flow and a workflow that fail; return their stores and ids."""
+    stored = {}
+    for name in ("flow", "published"):
+        store = f"dir://{tmp_path_factory.mktemp('hostile') / 'flows'}"
+        words = ("--persistence", store, "flow", "run", f"tests.cli.hostile:{name}")
+        command = ["-m", "wbengine", *words]
+        ended = python.run(command, cwd=REPOSITORY, capture_output=True, check=False)
+        assert ended.returncode == 1
+        stored[name] = store, str(json.loads(ended.stdout)["uuid"])
+    return stored
 
 
 @pytest.fixture
-def failed(kept: tuple[str, str], home: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Return the id of the failed flow; no test changes it."""
-    monkeypatch.setenv("WBENGINE_PERSISTENCE", kept[0])
-    return kept[1]
+def failed(
+    kept: dict[str, tuple[str, str]],
+    home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+) -> str:
+    """Return the id of the failed flow, or of the workflow; no test changes it."""
+    store, uuid = kept[getattr(request, "param", "flow")]
+    monkeypatch.setenv("WBENGINE_PERSISTENCE", store)
+    return uuid
+
+
+OF_WORKFLOWS = pytest.mark.parametrize("failed", ["published"], indirect=True)
 
 
 def run(wbengine: Command, name: str, *words: str) -> Answer:
@@ -172,17 +184,7 @@ def test_worker_escapes_control_characters(wbengine: Command, home: Path, tmp_pa
         assert escaped(worker.text)
 
 
-@pytest.fixture(scope="module")
-def kept_workflow(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
-    """Run a workflow that fails; return its store and its id."""
-    store = f"dir://{tmp_path_factory.mktemp('hostile') / 'flows'}"
-    words = ("--persistence", store, "flow", "run", "tests.cli.hostile:published")
-    command = ["-m", "wbengine", *words]
-    ended = python.run(command, cwd=REPOSITORY, capture_output=True, check=False)
-    assert ended.returncode == 1
-    return store, str(json.loads(ended.stdout)["uuid"])
-
-
+@OF_WORKFLOWS
 @pytest.mark.parametrize(
     "words",
     [
@@ -196,26 +198,16 @@ def kept_workflow(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
         "flow export ID --html",
     ],
 )
-def test_texts_of_workflows_are_escaped(
-    words: str,
-    kept_workflow: tuple[str, str],
-    wbengine: Command,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    store, uuid = kept_workflow
-    monkeypatch.setenv("WBENGINE_PERSISTENCE", store)
-    answer = wbengine(*(uuid if word == "ID" else word for word in words.split()))
+def test_texts_of_workflows_are_escaped(words: str, failed: str, wbengine: Command) -> None:
+    answer = wbengine(*(failed if word == "ID" else word for word in words.split()))
     assert answer.code in (0, 1)
     is_page = "html" in words
     check(answer.out.replace("\t", "") if is_page else answer.out, whole=is_page)
     assert "json" in words or "get" in words or is_page or escaped(answer.out)
 
 
-def test_single_published_value_is_escaped(
-    kept_workflow: tuple[str, str], wbengine: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store, uuid = kept_workflow
-    monkeypatch.setenv("WBENGINE_PERSISTENCE", store)
-    answer = wbengine("flow", "get", uuid, "progress")
+@OF_WORKFLOWS
+def test_single_published_value_is_escaped(failed: str, wbengine: Command) -> None:
+    answer = wbengine("flow", "get", failed, "progress")
     check(answer.out)
     assert json.loads(answer.out)[0] == hostile.ORDERS

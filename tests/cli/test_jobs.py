@@ -2,165 +2,146 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from tests.cli.conftest import Command
 from tests.support import brokers
 from wbengine.conductors import _code_versions
 from wbengine.jobs import _queue_access, _queues
-from wbengine.persistence import backends
+from wbengine.persistence import base
 
 FACTORY = "tests.cli.shop:order"
 
 
-@pytest.fixture
-def url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path}/jobs.db"
+pytestmark = pytest.mark.usefixtures("store_url")
 
 
-def submit(wbengine: Command, url: str, *words: str) -> str:
-    answer = wbengine("flow", "submit", FACTORY, "--persistence", url, *words)
+def submit(wbengine: Command, *words: str) -> str:
+    answer = wbengine("flow", "submit", FACTORY, *words)
     assert answer.code == 0, answer.err
     return str(answer.err)
 
 
-def serve(url: str, *queues: str) -> None:
+def serve(store: base.Backend, *queues: str) -> None:
     """Report a conductor that serves these queues, as `wbengine serve` does."""
-    with backends.backend(url) as backend:
-        _code_versions.CodeVersions(backend, None).register()
-        _queues.JobQueues(backend).report(queues)
+    _code_versions.CodeVersions(store, None).register()
+    _queues.JobQueues(store).report(queues)
 
 
-def test_queues_and_keys_are_listed(wbengine: Command, url: str) -> None:
+def test_queues_and_keys_are_listed(wbengine: Command) -> None:
     for key in ("ann", "ann", "bob"):
-        submit(wbengine, url, "--fair-key", key)
-    submit(wbengine, url, "--queue", "reports", "--fair-weight", "2")
-    answer = wbengine("jobs", "--persistence", url)
+        submit(wbengine, "--fair-key", key)
+    submit(wbengine, "--queue", "reports", "--fair-weight", "2")
+    answer = wbengine("jobs")
     _, default, reports = answer.out.splitlines()
     assert default.split()[:5] == ["default", "3", "0", "0", "2"]
     assert reports.split()[:5] == ["reports", "1", "0", "0", "1"]
-    document = wbengine("jobs", "list", "--persistence", url, "--json").json
+    document = wbengine("jobs", "list", "--json").json
     assert [queue["name"] for queue in document["queues"]] == ["default", "reports"]
-    keys = wbengine("jobs", "keys", "default", "--persistence", url).out.splitlines()
+    keys = wbengine("jobs", "keys", "default").out.splitlines()
     assert [line.split()[:2] for line in keys[1:]] == [["ann", "2"], ["bob", "1"]]
-    assert "queue must be" in wbengine("jobs", "keys", "a b", "--persistence", url).err
 
 
-def test_flow_shows_its_queue_and_key(wbengine: Command, url: str) -> None:
-    submit(wbengine, url, "--queue", "reports", "--fair-key", "ann token=secret-17")
-    (flow,) = wbengine("flow", "list", "--persistence", url, "--json").json["flows"]
-    shown = wbengine("flow", "show", flow["uuid"], "--persistence", url)
+def test_flow_shows_its_queue_and_key(wbengine: Command) -> None:
+    submit(wbengine, "--queue", "reports", "--fair-key", "ann token=secret-17")
+    (flow,) = wbengine("flow", "list", "--json").json["flows"]
+    shown = wbengine("flow", "show", flow["uuid"])
     lines = [line.split(None, 1) for line in shown.out.splitlines()]
     assert ["queue", "reports"] in lines and ["fair", "key  ann token=***"] in lines
-    document = wbengine("flow", "show", flow["uuid"], "--persistence", url, "--json").json
+    document = wbengine("flow", "show", flow["uuid"], "--json").json
     assert (document["queue"], document["fair_key"]) == ("reports", "ann token=***")
 
 
-def test_secrets_in_keys_and_reasons_are_masked(wbengine: Command, url: str) -> None:
-    submit(wbengine, url, "--fair-key", "password=secret-17")
-    wbengine("jobs", "pause", "default", "--reason", "token=secret-18", "--persistence", url)
+def test_secrets_in_keys_and_reasons_are_masked(wbengine: Command) -> None:
+    submit(wbengine, "--fair-key", "password=secret-17")
+    wbengine("jobs", "pause", "default", "--reason", "token=secret-18")
     for words in (("keys", "default"), ("list",)):
         for options in ((), ("--json",)):
-            shown = wbengine("jobs", *words, *options, "--persistence", url)
+            shown = wbengine("jobs", *words, *options)
             assert shown.code == 0 and "secret-1" not in shown.out
-    assert "password=***" in wbengine("jobs", "keys", "default", "--persistence", url).out
+    assert "password=***" in wbengine("jobs", "keys", "default").out
 
 
-def test_key_of_a_secret_argument_is_a_digest(wbengine: Command, url: str) -> None:
+def test_key_of_a_secret_argument_is_a_digest(wbengine: Command) -> None:
     inputs = ("--inputs", '{"api_key": "Rosebud-1"}')
-    answer = wbengine("flow", "submit", "tests.cli.shop:keyed", *inputs, "--persistence", url)
+    answer = wbengine("flow", "submit", "tests.cli.shop:keyed", *inputs)
     assert answer.code == 0, answer.err
-    (key,) = wbengine("jobs", "keys", "default", "--persistence", url, "--json").json["keys"]
+    (key,) = wbengine("jobs", "keys", "default", "--json").json["keys"]
     assert key["key"].startswith("#") and "Rosebud" not in key["key"]
 
 
-def test_debounced_submission_replaces_the_flow(wbengine: Command, url: str) -> None:
-    words = ("flow", "submit", FACTORY, "--persistence", url, "--debounce", "doc-7")
+def test_debounced_submission_replaces_the_flow(wbengine: Command) -> None:
+    words = ("flow", "submit", FACTORY, "--debounce", "doc-7")
     first = wbengine(*words, "--debounce-for", "1m", "--debounce-max", "5m")
     again = wbengine(*words, "--debounce-for", "60", "--queue", "reports")
     assert first.code == again.code == 0 and first.out == again.out
-    (flow,) = wbengine("flow", "list", "--persistence", url, "--json").json["flows"]
+    (flow,) = wbengine("flow", "list", "--json").json["flows"]
     assert flow["queue"] == "reports"
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("--debounce", "a"), "debounce and debounce_for must be given together"),
-        (("--debounce-for", "5m"), "debounce and debounce_for must be given together"),
-        (("--debounce", "a", "--debounce-for", "5m", "--unique", "b"), "does not allow unique="),
-        (("--debounce-max", "5m"), "debounce_max= requires debounce="),
-    ],
-)
-def test_incomplete_debounce_is_refused(
-    wbengine: Command, url: str, words: tuple[str, ...], message: str
-) -> None:
-    answer = wbengine("flow", "submit", FACTORY, "--persistence", url, *words)
-    assert answer.code == 2 and message in answer.err
-
-
-def test_pauses_of_queues_are_listed_with_their_reason(wbengine: Command, url: str) -> None:
-    submit(wbengine, url)
-    paused = wbengine("jobs", "pause", "*", "--reason", "wrong prices", "--persistence", url)
+def test_pauses_of_queues_are_listed_with_their_reason(wbengine: Command) -> None:
+    submit(wbengine)
+    paused = wbengine("jobs", "pause", "*", "--reason", "wrong prices")
     assert paused.out == "*: paused\n"
-    assert "wrong prices" in wbengine("jobs", "--persistence", url).out
-    assert wbengine("jobs", "resume", "*", "--persistence", url).out == "*: resumed\n"
-    assert "wrong prices" not in wbengine("jobs", "--persistence", url).out
-    again = wbengine("jobs", "resume", "*", "--persistence", url)
+    assert "wrong prices" in wbengine("jobs").out
+    assert wbengine("jobs", "resume", "*").out == "*: resumed\n"
+    assert "wrong prices" not in wbengine("jobs").out
+    again = wbengine("jobs", "resume", "*")
     assert again.code == 66 and "'*' is not paused" in again.err
-    misspelled = wbengine("jobs", "pause", "defult", "--persistence", url)
+    misspelled = wbengine("jobs", "pause", "defult")
     assert misspelled.out == "defult: paused\n"
     text = "no flow is in queue 'defult', and no conductor serves it (did you mean 'default'?)"
     assert text in misspelled.err
 
 
-def test_commands_tell_that_no_conductor_serves_a_queue(wbengine: Command, url: str) -> None:
-    assert "no conductor (wbengine serve) runs now" in submit(wbengine, url, "--queue", "mails")
-    serve(url, "default")
-    told = submit(wbengine, url, "--queue", "mails")
+def test_commands_tell_that_no_conductor_serves_a_queue(
+    wbengine: Command, store: base.Backend
+) -> None:
+    assert "no conductor (wbengine serve) runs now" in submit(wbengine, "--queue", "mails")
+    serve(store, "default")
+    told = submit(wbengine, "--queue", "mails")
     assert "no conductor serves queue 'mails' now: start wbengine serve --queue mails" in told
-    answer = wbengine("doctor", "--persistence", url)
+    answer = wbengine("doctor")
     assert "2 flows in queue 'mails', which no conductor serves" in answer.out
-    serve(url, "*")
-    assert "no conductor" not in submit(wbengine, url, "--queue", "mails")
-    wbengine("jobs", "pause", "mails", "--persistence", url)
-    answer = wbengine("doctor", "--persistence", url)
+    serve(store, "*")
+    assert "no conductor" not in submit(wbengine, "--queue", "mails")
+    wbengine("jobs", "pause", "mails")
+    answer = wbengine("doctor")
     assert "3 flows in queue 'mails', which is paused since" in answer.out
 
 
-def test_pause_is_the_reason_of_a_flow_that_it_holds_back(wbengine: Command, url: str) -> None:
-    submit(wbengine, url, "--queue", "mails")
-    serve(url, "*")
-    (flow,) = wbengine("flow", "list", "--persistence", url, "--json").json["flows"]
-    show = ("flow", "show", flow["uuid"], "--persistence", url)
+def test_pause_is_the_reason_of_a_flow_that_it_holds_back(
+    wbengine: Command, store: base.Backend
+) -> None:
+    submit(wbengine, "--queue", "mails")
+    serve(store, "*")
+    (flow,) = wbengine("flow", "list", "--json").json["flows"]
+    show = ("flow", "show", flow["uuid"])
     for name, subject in (("*", "All queues are paused"), ("mails", "Its queue 'mails' is paused")):
-        wbengine("jobs", "pause", name, "--reason", "token=secret-19", "--persistence", url)
+        wbengine("jobs", "pause", name, "--reason", "token=secret-19")
         shown = wbengine(*show).out
         assert subject in shown and "token=***" in shown and "secret-19" not in shown
         advice = f"to resume it: wbengine jobs resume '{name}'"
-        assert advice in wbengine("doctor", "--persistence", url).out
+        assert advice in wbengine("doctor").out
     for name in ("mails", "*"):
-        assert wbengine("jobs", "resume", name, "--persistence", url).code == 0
+        assert wbengine("jobs", "resume", name).code == 0
     assert "paused" not in wbengine(*show).out
 
 
 @pytest.mark.slow
 def test_commands_use_the_queues_of_a_board_in_redis(
-    wbengine: Command, url: str, broker_servers: brokers.Brokers
+    wbengine: Command, store: base.Backend, broker_servers: brokers.Brokers
 ) -> None:
     with broker_servers["redis"].place() as board:
-        options = ("--persistence", url, "--board", str(board))
-        serve(url, "default")
+        options = ("--board", str(board))
+        serve(store, "default")
         words = ("--queue", "mails", "--fair-key", "ann", "--board", str(board))
-        assert "no conductor serves queue 'mails' now" in submit(wbengine, url, *words)
+        assert "no conductor serves queue 'mails' now" in submit(wbengine, *words)
         found = wbengine("doctor", *options).out
         assert "1 flow in queue 'mails', which no conductor serves" in found
-        with backends.backend(url) as backend:
-            with _queue_access.opened(backend, str(board)) as queues:
-                queues.report(["mails"])
-            assert "mails" not in [queue.name for queue in _queues.JobQueues(backend).all()]
+        with _queue_access.opened(store, str(board)) as queues:
+            queues.report(["mails"])
+        assert "mails" not in [queue.name for queue in _queues.JobQueues(store).all()]
         paused = wbengine("jobs", "pause", "mails", "--reason", "why", *options)
         assert paused.out == "mails: paused\n"
         default, mails = wbengine("jobs", "list", *options, "--json").json["queues"]
@@ -172,11 +153,11 @@ def test_commands_use_the_queues_of_a_board_in_redis(
         assert [line.split()[:2] for line in keys[1:]] == [["ann", "1"]]
         assert wbengine("jobs", "resume", "mails", *options).out == "mails: resumed\n"
         assert "'mails' is not paused" in wbengine("jobs", "resume", "mails", *options).err
-    unreachable = wbengine("doctor", "--persistence", url, "--board", "redis://localhost:1/0").out
+    unreachable = wbengine("doctor", "--board", "redis://localhost:1/0").out
     assert "start the server of the job board, or correct --board" in unreachable
 
 
-def test_board_without_queues_is_rejected(wbengine: Command, url: str) -> None:
-    submit(wbengine, url)
-    answer = wbengine("jobs", "--persistence", url, "--board", "etcd://localhost:1/x")
+def test_board_without_queues_is_rejected(wbengine: Command) -> None:
+    submit(wbengine)
+    answer = wbengine("jobs", "--board", "etcd://localhost:1/x")
     assert "require a job board in a database or in Redis" in answer.err

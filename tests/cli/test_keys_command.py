@@ -133,15 +133,13 @@ def test_keys_show_without_key_file_is_refused(wbengine: Command) -> None:
     assert wbengine("keys", "show").code == 2
 
 
-def test_empty_key_file_name_is_refused(
-    wbengine: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_empty_key_file_name_is_refused(wbengine: Command, tmp_path: Path) -> None:
     """A worker would start without keys."""
     worker = ("worker", "t", "--tasks", "tests.support.sample_tasks", "--burst")
     where = f"--url=filesystem://{tmp_path}/broker"
     answer = wbengine(*worker, where, "--keys", "")
     assert answer.code == 2 and "--keys must be a key file, or 'none' for no keys" in answer.err
-    monkeypatch.setenv("WBENGINE_KEYS", "")
+    wbengine.setenv("WBENGINE_KEYS", "")
     answer = wbengine(*worker, where)
     assert answer.code in (2, 78) and "$WBENGINE_KEYS must be a key file" in answer.err
 

@@ -12,7 +12,7 @@ from wbengine._limits.permit_sharing import PermitRequest
 from wbengine._tasks.limit_attributes import Quota
 from wbengine.jobs import backends as boards
 from wbengine.jobs.backends import impl_sql
-from wbengine.persistence import backends
+from wbengine.persistence import base
 
 FOUR = Quota("100/m", 0.6, 4)
 
@@ -23,16 +23,18 @@ def take(store: account_stores.Store) -> None:
     store.settle({"gone": (FOUR, [PermitRequest("f3", 1, 1, 0, 0.001)])})
 
 
-def test_limits_of_the_store_are_listed(wbengine: Command, tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path}/limits.db"
-    with backends.backend(url) as backend:
-        take(account_stores.store_of(backend))
-    answer = wbengine("limits", "--persistence", url)
+@pytest.fixture
+def taken(store: base.Backend) -> None:
+    take(account_stores.store_of(store))
+
+
+def test_limits_of_the_store_are_listed(wbengine: Command, taken: None) -> None:
+    answer = wbengine("limits")
     assert answer.code == 0
     head, line = answer.out.splitlines()
     assert head.split("  ")[0] == "LIMIT"
     assert line.split() == ["shop.call[eve]", "100/m", "4", "4", "-", "29", "2", "-", "-"]
-    document = wbengine("limits", "--persistence", url, "--json").json
+    document = wbengine("limits", "--json").json
     assert document["schema"] == "wbengine/limits/1"
     (limit,) = document["limits"]
     assert (limit["name"], limit["rate"], limit["concurrency"]) == ("shop.call[eve]", "100/m", 4)
@@ -43,20 +45,16 @@ def test_limits_of_the_store_are_listed(wbengine: Command, tmp_path: Path) -> No
 
 
 def test_values_of_a_limit_that_only_parked_flows_use_are_unknown(
-    wbengine: Command, tmp_path: Path
+    wbengine: Command, store: base.Backend
 ) -> None:
-    url = f"sqlite:///{tmp_path}/limits.db"
-    wbengine("flow", "submit", "tests.cli.shop:order", "--persistence", url)
-    with (
-        backends.backend(url) as backend,
-        boards.backend("b", "sql", persistence=backend) as board,
-    ):
+    wbengine("flow", "submit", "tests.cli.shop:order")
+    with boards.backend("b", "sql", persistence=store) as board:
         assert isinstance(board, impl_sql.SQLJobBoard)
         (job,) = board.take("c", 1)
         board.park(job, "c", None, None, limit="flow order[ann]")
-    _, line = wbengine("limits", "--persistence", url).out.splitlines()
+    _, line = wbengine("limits").out.splitlines()
     assert line.split()[-8:] == ["?", "?", "0", "-", "1", "1", "-", "-"]
-    (limit,) = wbengine("limits", "--persistence", url, "--json").json["limits"]
+    (limit,) = wbengine("limits", "--json").json["limits"]
     assert (limit["parked"], limit["defined"], limit["flows"]) == (1, None, [])
 
 
@@ -69,35 +67,26 @@ def test_limits_of_a_redis_are_listed(wbengine: Command, redis_url: str) -> None
     ]
 
 
-def test_url_that_is_not_redis_is_refused(wbengine: Command) -> None:
-    answer = wbengine("limits", "--redis", "amqp://x")
-    assert answer.code == 2 and "must be the URL of a Redis" in answer.err
-
-
-def test_changed_limit_is_listed_with_user_and_time(wbengine: Command, tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path}/limits.db"
-    with backends.backend(url) as backend:
-        take(account_stores.store_of(backend))
-    options = ("--persistence", url)
-    answer = wbengine("limits", "set", "shop.call", "5/s", "--reason", "slow shop", *options)
+def test_changed_limit_is_listed_with_user_and_time(wbengine: Command, taken: None) -> None:
+    answer = wbengine("limits", "set", "shop.call", "5/s", "--reason", "slow shop")
     assert (answer.code, answer.out.splitlines()[0]) == (0, "shop.call: 5/s")
     assert "no running flow" not in answer.err
-    answer = wbengine("limits", "set", "shop.call[eve]", "--concurrency", "9", *options)
+    answer = wbengine("limits", "set", "shop.call[eve]", "--concurrency", "9")
     assert answer.out.splitlines()[0] == "shop.call[eve]: 9 at once"
-    rows = [line.split() for line in wbengine("limits", *options).out.splitlines()]
+    rows = [line.split() for line in wbengine("limits").out.splitlines()]
     user = rows[1][rows[1].index("by") + 1]
     assert rows[1][:7] == ["shop.call", "5/s", "-", "0", "-", "0", "0"] and rows[1][-2:] == [
         "by",
         user,
     ]
     assert rows[2][:7] == ["shop.call[eve]", "5/s", "9", "4", "-", "29", "2"]
-    _, limit = wbengine("limits", "list", *options, "--json").json["limits"]
+    _, limit = wbengine("limits", "list", "--json").json["limits"]
     assert limit["defined"] == {"rate": "100/m", "concurrency": 4}
     own, common = limit["changes"]
     assert (own["concurrency"], common["rate"], common["reason"]) == (9, "5/s", "slow shop")
     assert own["by"] == common["by"] == user and own["at"] >= common["at"] > 1e9
-    assert wbengine("limits", "unset", "shop.call", *options).code == 0
-    (limit,) = wbengine("limits", *options, "--json").json["limits"]
+    assert wbengine("limits", "unset", "shop.call").code == 0
+    (limit,) = wbengine("limits", "--json").json["limits"]
     assert (limit["rate"], limit["concurrency"]) == ("100/m", 9)
 
 
@@ -113,48 +102,16 @@ def test_limit_in_a_redis_is_changed_without_a_store(
     assert not (tmp_path / "missing.db").exists()
 
 
-def test_unused_limit_is_changed_with_a_remark(wbengine: Command, tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path}/limits.db"
-    with backends.backend(url) as backend:
-        take(account_stores.store_of(backend))
-    answer = wbengine("limits", "set", "shop.cal", "5/s", "--persistence", url)
+def test_unused_limit_is_changed_with_a_remark(wbengine: Command, taken: None) -> None:
+    answer = wbengine("limits", "set", "shop.cal", "5/s")
     assert answer.code == 0
     assert "no running flow uses limit 'shop.cal' (did you mean 'shop.call'" in answer.err
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("shop.call", "5"), "rate must be a number from 1 per s, m, h or d, such as '100/m'"),
-        (("shop.call", "0/s"), "got '0/s'"),
-        (("shop.call",), "requires at least one of rate, concurrency"),
-        (("shop.call", "--concurrency", "0"), "0 is not in the range"),
-        (("", "5/s"), "name must not be empty"),
-        (("a\nb", "5/s"), "must be a printable text"),
-        (("x" * 201, "5/s"), "name must have at most 200 characters"),
-    ],
-    ids=["no-unit", "zero", "nothing", "no-concurrency", "no-name", "newline", "long-name"],
-)
-def test_invalid_change_is_one_error(
-    wbengine: Command, tmp_path: Path, arguments: tuple[str, ...], words: str
-) -> None:
-    url = f"sqlite:///{tmp_path}/limits.db"
-    answer = wbengine("limits", "set", *arguments, "--persistence", url)
-    assert answer.code == 2 and words in answer.err
-    assert len(answer.err.strip().splitlines()) == 1 or "Usage" in answer.err
-
-
-def test_unknown_command_of_limits_is_rejected(wbengine: Command) -> None:
-    answer = wbengine("limits", "lst")
-    assert answer.code == 2 and "unknown command 'lst' (did you mean 'list'?)" in answer.err
-
-
-def test_used_units_of_last_period_are_listed(wbengine: Command, tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path}/limits.db"
-    with backends.backend(url) as backend:
-        request = PermitRequest("f", 1, 0, 2, 60, (40_000.0, 60_000.0))
-        account_stores.store_of(backend).settle({"tokens": (Quota("90000/m", 1 / 1500), [request])})
-    _, line = wbengine("limits", "--persistence", url).out.splitlines()
+def test_used_units_of_last_period_are_listed(wbengine: Command, store: base.Backend) -> None:
+    request = PermitRequest("f", 1, 0, 2, 60, (40_000.0, 60_000.0))
+    account_stores.store_of(store).settle({"tokens": (Quota("90000/m", 1 / 1500), [request])})
+    _, line = wbengine("limits").out.splitlines()
     assert line.split()[:7] == ["tokens", "90000/m", "-", "1", "40,000", "1", "1"]
-    (limit,) = wbengine("limits", "--persistence", url, "--json").json["limits"]
+    (limit,) = wbengine("limits", "--json").json["limits"]
     assert limit["used"] == 40_000 and 20 < limit["next_permit"] < 27

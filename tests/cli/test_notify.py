@@ -60,38 +60,13 @@ def test_unknown_destination_and_missing_settings_are_refused(
     answer = wbengine("notify", "test", "--to", "opps")
     assert answer.code == 66 and "did you mean 'ops'?" in answer.error and not site.requests
     settings.write_text("")
-    answer = wbengine("notify", "test")
-    assert answer.code == 78 and "must contain a destination" in answer.error
+    wbengine.fails(78, "must contain a destination", "notify", "test")
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("events = ['flow_faild']", "notify.events.0 must be one of"),
-        ("evnts = []", "notify: unknown key 'evnts' (did you mean 'events'?)"),
-        ("[notify.to.x]\ntype = 'slak'", "(did you mean 'slack'?)"),
-        ("[notify.to.x]\ntype = 'slack'\nurl = 'https://x'", "unknown option 'url'"),
-        ("[notify.to.x]\ntype = 'slack'\nurl_file = 'none'", "cannot read 'none'"),
-        ("hook = 'tests.cli.shop:odrer'", "did you mean 'order'?"),
-        ("interval = '1m'", "must contain a destination"),
-    ],
-)
-@pytest.mark.parametrize("words", [("serve",), ("notify", "test")], ids=" ".join)
-def test_invalid_settings_end_the_command(
-    words: tuple[str, ...], text: str, message: str, wbengine: Command, home: Path
-) -> None:
-    (home / "wbengine.toml").write_text(f"persistence = 'sqlite:///f.db'\n[notify]\n{text}\n")
-    answer = wbengine(*words)
-    assert answer.code == 78 and "wbengine.toml: notify" in answer.error, answer
-    assert message in answer.error
-
-
-def test_variable_contains_the_settings(
-    wbengine: Command, home: Path, site: receivers.Receiver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("ALERTS", site.url)
+def test_variable_contains_the_settings(wbengine: Command, site: receivers.Receiver) -> None:
+    wbengine.setenv("ALERTS", site.url)
     table = {"to": {"chat": {"type": "slack", "url_variable": "ALERTS"}}}
-    monkeypatch.setenv("WBENGINE_NOTIFY", json.dumps(table))
+    wbengine.setenv("WBENGINE_NOTIFY", json.dumps(table))
     assert wbengine("notify", "test").code == 0 and len(site.requests) == 1
     assert "canary" not in wbengine("config", "show").out
 

@@ -252,8 +252,7 @@ def test_worker_without_rights_fails_with_advice(
     for owner_creates in (False, True):
         if owner_creates:
             assert wbengine("db", "create", "--persistence", roles.owner).code == 0
-        answer = wbengine(*worker)
-        assert answer.code == 69 and "permission denied for " in answer.error, answer
+        wbengine.fails(69, "permission denied for ", *worker)
         findings = wbengine("doctor", "--json", *as_worker).json["findings"]
         (broker,) = (one for one in findings if one["check"] == "broker")
         assert broker["fix"].endswith("wbengine db create --worker-role ROLE")

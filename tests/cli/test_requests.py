@@ -6,8 +6,6 @@ import contextlib
 import re
 import signal
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -22,16 +20,13 @@ from wbengine.diagnosis import _store_checks
 from wbengine.jobs import backends as boards
 from wbengine.jobs.backends.impl_sql import SQLJobBoard
 from wbengine.operations import _resuming
-from wbengine.persistence import backends, base
+from wbengine.persistence import base
 
 
-@pytest.fixture
-def store(home: Path) -> Iterator[base.Backend]:
-    (home / "wbengine.toml").write_text('persistence = "sqlite:///flows.db"\n')
+@pytest.fixture(autouse=True)
+def clear_tasks() -> None:
     flows.DONE.clear()
     flows.FAILING.clear()
-    with contextlib.closing(backends.fetch(f"sqlite:///{home}/flows.db")) as opened:
-        yield opened
 
 
 def test_retry_of_submitted_flow_runs_nothing_in_the_command(
@@ -145,15 +140,13 @@ def test_options_of_requests_are_refused_for_a_run_in_the_command(
     for operation in ("retry", "revert"):
         if operation == "retry" or words[0] != "--detach":
             sure = ("--yes",) if operation == "revert" else ()
-            answer = wbengine("flow", operation, uuid, "--here", *words, *sure)
-            assert answer.code == errors.USAGE and words[0] in answer.error
+            wbengine.fails(errors.USAGE, words[0], "flow", operation, uuid, "--here", *words, *sure)
     assert flows.DONE == []
 
 
 def test_flow_that_never_ran_requires_the_engine(wbengine: Command, store: base.Backend) -> None:
     handle = engines.submit(requested.STEPS, backend=store)
-    answer = wbengine("flow", "resume", handle.id, "--here")
-    assert answer.code == errors.USAGE and "--here requires --engine" in answer.error
+    wbengine.fails(errors.USAGE, "--here requires --engine", "flow", "resume", handle.id, "--here")
     assert wbengine("flow", "resume", handle.id, "--here", "--engine", "serial").code == 0
     assert handle.state == states.SUCCESS and jobs_of(store) == {}
 

@@ -9,7 +9,7 @@ import pytest
 from tests.cli import shop
 from tests.cli.conftest import Command
 from wbengine import engines, operations
-from wbengine.persistence import backends
+from wbengine.persistence import base
 from wbengine.testing import run_submitted
 
 UUID = "ba4c0000-0000-4000-8000-00000000000"
@@ -98,14 +98,11 @@ def test_flow_show_prints_until_when_the_flow_can_be_undone(
 
 
 def test_dry_run_lists_unfinished_flows_that_use_results(
-    wbengine: Command, home: Path, monkeypatch: pytest.MonkeyPatch
+    wbengine: Command, store: base.Backend
 ) -> None:
-    uri = f"sqlite:///{home}/flows.db"
-    monkeypatch.setenv("WBENGINE_PERSISTENCE", uri)
-    with backends.backend(uri) as backend:
-        uuid = engines.submit(shop.order, backend=backend).id
-        run_submitted(backend)
-        fork = operations.fork(backend, uuid, start="send").uuid
+    uuid = engines.submit(shop.order, backend=store).id
+    run_submitted(store)
+    fork = operations.fork(store, uuid, start="send").uuid
     answer = wbengine("flow", "revert", uuid, "--dry-run", "--partial")
     assert "used by fork in PENDING" in answer.out and fork in answer.out
     assert f"would not be reverted: its fork {fork}" in answer.err
@@ -114,7 +111,7 @@ def test_dry_run_lists_unfinished_flows_that_use_results(
     assert user == {"flow": fork, "kind": "fork", "name": "order", "state": "PENDING"}
     assert fork in wbengine("flow", "show", uuid).out
     assert wbengine("flow", "show", uuid, "--json").json["used_by"] == [user]
-    run_submitted(uri)
+    run_submitted(store)
     answer = wbengine("flow", "revert", uuid, "--dry-run", "--json")
     assert (answer.json["used_by"], answer.err) == ([], "")
 
@@ -134,21 +131,16 @@ def test_prune_names_flows_that_can_be_undone(
     assert wbengine("flow", "show", uuid).code != 0
 
 
-def test_refused_undos_of_many_flows_are_listed(
-    wbengine: Command, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    uri = f"sqlite:///{home}/flows.db"
-    monkeypatch.setenv("WBENGINE_PERSISTENCE", uri)
-    with backends.backend(uri) as backend:
-        plain, refused = (
-            engines.submit(factory, backend=backend).id for factory in (shop.order, shop.posted)
-        )
-    run_submitted(uri)
+def test_refused_undos_of_many_flows_are_listed(wbengine: Command, store: base.Backend) -> None:
+    plain, refused = (
+        engines.submit(factory, backend=store).id for factory in (shop.order, shop.posted)
+    )
+    run_submitted(store)
     answer = wbengine("flow", "revert", "--state", "SUCCESS", "--yes", "--json")
     assert set(answer.json["flows"]) == {plain, refused}
     show = ("bulk", "show", answer.json["bulk"])
     assert wbengine(*show).code == 0
-    run_submitted(uri)
+    run_submitted(store)
     answer = wbengine(*show)
     assert answer.code == 1 and f"{refused}  Flow {refused} is complete: 'letter'" in answer.out
     ((uuid, reason),) = (each.values() for each in wbengine(*show, "--json").json["refused"])

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-import pytest
-
 from tests.terminal.conftest import FLOWS, Shop, matched
 
 UUID = "11111111-0000-4000-8000-000000000001"
@@ -32,31 +30,6 @@ def test_pauses_are_listed_until_they_are_resumed(shop: Shop) -> None:
     assert shop.run("tasks list").screen.rows == ["No task types are paused."]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        (["pause", STEP, "--for", "soon"], 2, "--for must be a duration such as .*got 'soon'"),
-        (["pause", STEP, "--for", "0"], 2, "--for must be a duration above 0, got '0'"),
-        (["pause", ""], 2, "pattern must be .*, got ''"),
-        (["pause", "two words"], 2, "pattern must be .*, got 'two words'"),
-        (["pause", STEP, "--reason", "x" * 501], 2, "at most 500 characters, got 501"),
-        (["pause"], 2, "missing argument 'NAME'"),
-        (["resume", "shop.chrage"], 66, r"'shop.chrage' \(did you mean 'shop.charge'\?\)"),
-        (["resume", ""], 66, "No task type is paused with pattern ''"),
-    ],
-)
-def test_invalid_command_prints_reason_and_changes_nothing(
-    shop: Shop, arguments: list[str], code: int, message: str
-) -> None:
-    shop.run("tasks pause shop.charge")
-    answer = shop.run(["tasks", *arguments])
-    assert answer.process.returncode == code
-    line = " ".join(answer.scrollback.split())
-    assert re.match(rf"wbengine tasks {arguments[0]}: error: .*{message}", line), line
-    patterns = re.findall(r'"pattern": "(.*)"', shop.quietly("tasks list --json"))
-    assert patterns == ["shop.charge"]
-
-
 def test_paused_task_of_running_flow_waits_with_reason_until_pause_ends(shop: Shop) -> None:
     """The pause that has no end is replaced with one that expires by itself."""
     shop.run(["tasks", "pause", STEP, "--reason", REASON])
@@ -68,8 +41,7 @@ def test_paused_task_of_running_flow_waits_with_reason_until_pause_ends(shop: Sh
             show = " ".join(shop.run(f"flow show {UUID}").scrollback.split())
             assert re.search(rf"waits reserve: Its task type is {waits}", show), show
             shop.run(f"tasks pause {STEP} --for 0.2")
-            shop.go()
-            assert watch.end() == 0
+            shop.finish(watch)
         assert run.end() == 0
     assert matched((r"order  SUCCESS  ━+  4 of 4 tasks done  .*",), run.screen.rows)
     assert shop.run("tasks list").screen.rows == ["No task types are paused."]
