@@ -80,24 +80,6 @@ def test_every_command_has_help_with_an_example(path: tuple[str, ...], wbengine:
         assert undocumented == []
 
 
-def test_unknown_command_error_suggests_the_nearest(wbengine: Command) -> None:
-    answer = wbengine("flwo", "ls")
-    assert (answer.code, answer.out) == (2, "")
-    assert "unknown command 'flwo' (did you mean 'flow'?)" in answer.error
-    assert "'watch'" in wbengine("flow", "wacht").error
-
-
-def test_unknown_option_is_reported_in_one_line(wbengine: Command) -> None:
-    answer = wbengine("config", "show", "--jsn")
-    assert answer.code == 2
-    assert answer.error.startswith("wbengine config show: error: ")
-    assert "unknown option '--jsn' (did you mean '--json'?)" in answer.error
-    assert (
-        "unknown option '--stat' (did you mean '--state'?)"
-        in wbengine("flow", "list", "--stat").error
-    )
-
-
 def test_call_without_command_prints_help_and_exits_with_2(wbengine: Command) -> None:
     answer = wbengine()
     assert (answer.code, answer.out) == (2, "")

@@ -1,12 +1,10 @@
-"""`wbengine deploy check` predicts what happens to flows in progress when their code changes."""
+"""Changed code: predictions of `wbengine deploy check`, and `flow assign`."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib
 import sqlite3
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,32 +12,12 @@ import pytest
 
 from tests.cli import edited_flows
 from tests.cli.conftest import Command
+from tests.cli.conftest import write_module as write
+from tests.support import conducted
 from wbengine import engines, operations, states
-from wbengine.persistence import backends, base
+from wbengine.persistence import _codes, base
 
-URL = "sqlite:///flows.db"
-
-
-@pytest.fixture
-def store(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[base.Backend]:
-    monkeypatch.setenv("WBENGINE_PERSISTENCE", URL)
-    # An edited file may have the size and the time of the file before it.
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    with backends.backend(URL) as opened:
-        yield opened
-    for path in home.glob("*.py"):
-        sys.modules.pop(path.stem, None)
-
-
-def write(name: str, text: str | None) -> None:
-    """Write a module, which is imported again."""
-    path = Path(f"{name}.py")
-    if text is None:
-        path.unlink()
-    else:
-        path.write_text(text, encoding="utf-8")
-    sys.modules.pop(name, None)
-    importlib.invalidate_caches()
+pytestmark = pytest.mark.usefixtures("edited_code")
 
 
 def begin(store: base.Backend, module: str) -> str:
@@ -54,6 +32,14 @@ def begin(store: base.Backend, module: str) -> str:
     engine.run()
     assert engine.storage.get_flow_state() == states.SUSPENDED
     return engine.storage.flow_uuid
+
+
+def begun(store: base.Backend, module: str) -> tuple[str, str]:
+    """Write the unedited workflow, and run it until it waits; return its code and its uuid."""
+    text = edited_flows.WORKFLOW.format(helpers="helpers")
+    write("helpers", edited_flows.HELPERS)
+    write(module, text)
+    return text, begin(store, module)
 
 
 def resumed(store: base.Backend, uuid: str) -> str:
@@ -111,10 +97,7 @@ def test_predictions_equal_results_of_runs(wbengine: Command, store: base.Backen
 
 
 def test_repair_line_lets_flow_continue(wbengine: Command, store: base.Backend, home: Path) -> None:
-    text = edited_flows.WORKFLOW.format(helpers="helpers")
-    write("helpers", edited_flows.HELPERS)
-    write("repaired", text)
-    uuid = begin(store, "repaired")
+    text, uuid = begun(store, "repaired")
     inserted = "    steps.run(pack, 1)\n"
     write("repaired", text.replace(edited_flows.AUDITED, inserted + edited_flows.AUDITED))
     (finding,) = check(wbengine)["findings"]
@@ -145,10 +128,7 @@ def test_repair_line_keeps_recorded_calls(
 ) -> None:
     old, new, change, hint = REPAIRS[name]
     module = f"repair_{name.replace(' ', '_')}"
-    text = edited_flows.WORKFLOW.format(helpers="helpers")
-    write("helpers", edited_flows.HELPERS)
-    write(module, text)
-    uuid = begin(store, module)
+    text, uuid = begun(store, module)
     write(module, text.replace(old, new))
     (finding,) = check(wbengine)["findings"]
     assert finding["repair"] == f'if steps.version("{change}", 2) < 2:'
@@ -164,10 +144,7 @@ def test_repair_line_keeps_recorded_calls(
 def test_hint_names_a_renamed_task_that_recorded_steps_need(
     wbengine: Command, store: base.Backend
 ) -> None:
-    text = edited_flows.WORKFLOW.format(helpers="helpers")
-    write("helpers", edited_flows.HELPERS)
-    write("renaming", text)
-    uuid = begin(store, "renaming")
+    text, uuid = begun(store, "renaming")
     old, new = edited_flows.LOOP, edited_flows.LOOP.replace("pack", "wrap")
     renamed = text.replace("def pack(", "def wrap(")
     write("renaming", renamed.replace(old, new))
@@ -278,10 +255,7 @@ def test_hostile_code_does_not_affect_the_check_of_other_flows(
 def test_flow_that_is_reverted_needs_the_tasks_of_its_steps(
     wbengine: Command, store: base.Backend
 ) -> None:
-    text = edited_flows.WORKFLOW.format(helpers="helpers")
-    write("helpers", edited_flows.HELPERS)
-    write("cancelled", text)
-    uuid = begin(store, "cancelled")
+    text, uuid = begun(store, "cancelled")
     operations.cancel(store, uuid)
     write("cancelled", text.replace("(charge, order)", "(pack, order)"))
     assert check(wbengine)["findings"] == []
@@ -318,3 +292,36 @@ def test_store_must_exist_and_outlive_the_process(wbengine: Command, url: str) -
     answer = wbengine("deploy", "check", "--persistence", url)
     assert answer.code in (2, 69) and "store" in answer.error
     assert not Path("missing.db").exists()
+
+
+def test_flows_are_assigned_after_confirmation(
+    wbengine: Command, store: base.Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with contextlib.closing(store.get_connection()) as connection:
+        uuid = engines.submit(conducted.greeting, backend=store, inputs={"name": "x"}).id
+        detail = connection.get_flow_details(uuid)
+        detail.code = "tests:v43"
+        connection.save_changes(detail, ())
+        for version in ("v42", "v43"):
+            connection.add_codes(version, ["tests"])
+        other = engines.submit(conducted.greeting, backend=store, inputs={"name": "y"}).id
+        lines = wbengine("flow", "list").out.splitlines()
+        assert "CODE" in lines[0] and ["tests:v43" in line for line in lines[1:]] == [False, True]
+        for version, uuids in ("v43", {uuid}), ("tests:v43", {uuid}), ("v42", set()):
+            listed = wbengine("flow", "list", "--code-version", version, "--json").json["flows"]
+            assert {row["uuid"] for row in listed} == uuids
+        answer = wbengine("flow", "cancel", "--code-version", "v43", "--dry-run", "--json")
+        assert answer.json["flows"] == [uuid] and other != uuid
+        words = ("flow", "assign", "--from-code", "v43", "--to-code")
+        answer = wbengine(*words, "v41")
+        assert answer.code == 2 and "has no code version 'v41'" in answer.err
+        answer = wbengine(*words, "v42")
+        assert answer.code == 2 and "pass --yes to assign 1 flow of code v43 to v42" in answer.err
+        document = wbengine(*words, "v42", "--dry-run", "--json").json
+        assert (document["flows"], document["dry_run"]) == ({"tests": 1}, True)
+        assert connection.get_flow_details(uuid).code == "tests:v43"
+        monkeypatch.setattr(_codes, "LIVE_SECONDS", 0.0)
+        assert "waits for code v43 or newer of tests" in wbengine("flow", "show", uuid).out
+        answer = wbengine(*words, "v42", "--yes")
+        assert (answer.code, answer.out) == (0, "1 flow of tests assigned\n")
+        assert connection.get_flow_details(uuid).code == "tests:v42"

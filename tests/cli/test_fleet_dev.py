@@ -1,4 +1,4 @@
-"""`wbengine dev` and `wbengine dashboard`: services, options and clean end at Ctrl-C."""
+"""`wbengine dev` and `dashboard`: services, options, sign-in and clean end at Ctrl-C."""
 
 from __future__ import annotations
 
@@ -80,15 +80,6 @@ def test_dev_runs_flows_in_one_database(
     assert "export WBENGINE_PERSISTENCE=URL  # the URL of --postgresql" in err and "***" not in err
 
 
-def test_dev_refuses_other_database_and_folder_with_it(wbengine: Command, wares: Path) -> None:
-    answer = wbengine("dev", "wares", "--postgresql", "mysql://db/flows")
-    assert answer.code == 2 and answer.error.count("--postgresql") == 1, answer
-    answer = wbengine("dev", "wares", "--postgresql", "redis://queues/0")
-    assert answer.code == 2 and "must be the URL of a PostgreSQL database" in answer.error
-    answer = wbengine("dev", "wares", "--folder", "x", "--postgresql", "postgresql:///flows")
-    assert answer.code == 2 and "at most one of --folder and --postgresql" in answer.error
-
-
 def test_dev_runs_flows_with_worker_conductor_and_dashboard(wbengine: Command, wares: Path) -> None:
     process = wbengine.begin("dev", "wares", "--port", "0", "--json")
     try:
@@ -148,29 +139,11 @@ def test_dev_does_not_sign_with_keys_of_one_role(wares: Path) -> None:
         assert server.keys == keys.NONE
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "message"),
-    [
-        (("no_such_module",), 2, "no_such_module"),
-        (("json",), 2, "json"),
-        ((), 2, "MODULE"),
-    ],
-)
-def test_dev_without_valid_module_is_refused(
-    wbengine: Command, home: Path, words: tuple[str, ...], code: int, message: str
-) -> None:
-    answer = wbengine("dev", *words, "--no-dashboard")
-    assert (answer.code, answer.out) == (code, "")
-    assert message in answer.error
-
-
 def test_port_in_use_is_reported(wbengine: Command, wares: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        answer = wbengine("dev", "wares", "--port", port)
-        assert answer.code == 69 and port in answer.error
-        other = wbengine("dashboard", "--port", port)
-        assert other.code == 69 and port in other.error
+        wbengine.fails(69, port, "dev", "wares", "--port", port)
+        wbengine.fails(69, port, "dashboard", "--port", port)
 
 
 def test_dashboard_serves_with_token_from_file(wbengine: Command, home: Path) -> None:
@@ -192,24 +165,80 @@ def test_dashboard_serves_with_token_from_file(wbengine: Command, home: Path) ->
     assert code == 0, err
 
 
+TABLE = {
+    "issuer": "https://login.example.com",
+    "client_id": "wbengine",
+    "client_secret_file": "secret",
+    "dashboard_url": "https://flows.example.com",
+    "default_role": "viewer",
+}
+
+
+@pytest.fixture(autouse=True)
+def secret(home: Path) -> None:
+    (home / "secret").write_text("nightingale-nightingale\n")
+    (home / "secret").chmod(0o600)
+
+
+def write(home: Path, **changes: object) -> None:
+    table = {**TABLE, **changes}
+    lines = (f"{name} = {json.dumps(value)}" for name, value in table.items() if value is not None)
+    (home / "wbengine.toml").write_text("\n".join(["[oidc]", *lines, ""]))
+
+
+def test_dashboard_with_a_provider_prints_no_token(wbengine: Command, home: Path) -> None:
+    write(home)
+    process = wbengine.begin("dashboard", "--port", "0", "--persistence", f"sqlite:///{home}/f.db",
+                             "--url", f"filesystem://{home}/broker")  # fmt: skip
+    try:
+        assert process.stderr is not None
+        line = process.stderr.readline()
+        assert line.startswith("Dashboard: http://127.0.0.1:") and "token" not in line
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(line.split()[1], timeout=60)
+        with refused.value:
+            assert refused.value.code == 401
+            assert b"Sign in with login.example.com" in refused.value.read()
+    finally:
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+
+
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("changes", "reason"),
     [
-        (
-            ("--token", "x", "--token-file", "y"),
-            "at most one of --no-auth, --token, --token-file and --users can be used",
-        ),
-        (("--users", "users"), "users: line 1: must have a name, a role and a token, got 2 words"),
-        (("--token", "x", "--no-auth"), "at most one of --no-auth, --token"),
-        (("--token-file", "nothing"), "cannot read nothing"),
-        (("--host", "0.0.0.0", "--no-auth"), "0.0.0.0"),
-        (("--port", "70000"), "--port"),
+        ({"issuer": None}, "oidc: Option issuer must be a non-empty string"),
+        ({"issuer": "http://login.example.com"}, "issuer must be a URL of https"),
+        ({"client_secret_file": None}, "client_secret_file or client_secret_variable is required"),
+        ({"client_secret_file": "none"}, "cannot read 'none': No such file"),
+        ({"client_secret": "x"}, "unknown key 'client_secret' (did you mean"),
+        ({"default_role": "viewr"}, "(did you mean 'viewer'?)"),
+        ({"default_role": None}, "roles or default_role is required"),
+        ({"roles": [7]}, "oidc.roles.0: 7 is not of type 'object'"),
+        ({"session": "1y"}, "session must be a duration"),
     ],
 )
-def test_wrong_dashboard_command_is_refused(
-    wbengine: Command, home: Path, words: tuple[str, ...], message: str
+def test_invalid_settings_are_reported(
+    wbengine: Command, home: Path, changes: dict[str, object], reason: str
 ) -> None:
-    (home / "users").write_text("ann admin\n")
-    answer = wbengine("dashboard", *words)
-    assert (answer.code, answer.out) == (2, "")
-    assert message in answer.error
+    write(home, **changes)
+    answer = wbengine("dashboard", "--port", "0")
+    assert answer.code == 78 and "wbengine.toml: oidc" in answer.error, answer
+    assert reason in answer.error and "nightingale" not in answer.err
+
+
+def test_no_auth_cannot_be_used_with_a_provider(wbengine: Command, home: Path) -> None:
+    write(home)
+    wbengine.fails(2, "no_auth cannot be used with oidc", "dashboard", "--no-auth")
+
+
+def test_variable_contains_the_table(wbengine: Command) -> None:
+    wbengine.setenv("WBENGINE_OIDC", json.dumps({**TABLE, "session": "never"}))
+    wbengine.fails(78, "$WBENGINE_OIDC: session must be a", "dashboard", "--port", "0")
+
+
+def test_schema_describes_the_table(wbengine: Command) -> None:
+    schema = wbengine("config", "schema").json["properties"]["oidc"]
+    assert set(TABLE) < set(schema["properties"])
+    assert "secret" not in json.dumps(wbengine("config", "show", "--json").json)

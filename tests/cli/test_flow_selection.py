@@ -1,4 +1,4 @@
-"""Commands on several flows: selection, confirmation, results of each flow."""
+"""Commands on several flows: selection, confirmation and results; parents and children."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Command
-from wbengine import states
+from tests.support import child_flows
+from wbengine import engines, states, testing
 from wbengine._cli import flow_selection
-from wbengine.persistence import _listing, backends, base, models
+from wbengine.persistence import _listing, base, models
 
 NAMES = {
     "failed": states.FAILURE,
@@ -26,14 +27,8 @@ NAMES = {
 
 
 @pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[base.Connection]:
-    uri = f"sqlite:///{tmp_path}/flows.db"
-    monkeypatch.setenv("WBENGINE_PERSISTENCE", uri)
-    with (
-        contextlib.closing(backends.fetch(uri)) as backend,
-        contextlib.closing(backend.get_connection()) as connection,
-    ):
-        connection.upgrade()
+def store(store: base.Backend) -> Iterator[base.Connection]:
+    with contextlib.closing(store.get_connection()) as connection:
         yield connection
 
 
@@ -133,30 +128,10 @@ def test_queue_selects_listed_flows_and_those_of_an_operation(
     assert names(chosen, flows) == {"waits"}
 
 
-def test_unknown_engine_filter_is_refused(wbengine: Command) -> None:
-    answer = wbengine("flow", "list", "--engine", "paralel")
-    assert answer.code == 2
-    assert "Unknown engine kind 'paralel' (did you mean 'parallel'?)" in answer.error
-    answer = wbengine("flow", "list", "--engine", "workers://?topics=a")
-    assert answer.code == 2 and "--engine must be a kind without options" in answer.error
-
-
-@pytest.mark.parametrize(
-    "words", [(), ("ID", "--all"), ("ID", "--name", "x"), ("--all", "--name", "x"), ("--yes",)]
-)
-def test_flows_must_be_selected_in_one_way(
-    wbengine: Command, flows: dict[str, models.FlowDetail], words: tuple[str, ...]
-) -> None:
-    answer = wbengine("flow", "cancel", *(flows["held"].uuid if w == "ID" else w for w in words))
-    assert answer.code == 2
-    assert "select flows by IDs, by filters (--state, --name," in answer.err
-
-
 def test_selected_flows_are_confirmed_once_with_their_number(
     wbengine: Command, flows: dict[str, models.FlowDetail], store: base.Connection
 ) -> None:
-    answer = wbengine("flow", "cancel", "--all")
-    assert answer.code == 2 and "pass --yes to cancel 3 flows: 'waits' (" in answer.error
+    wbengine.fails(2, "pass --yes to cancel 3 flows: 'waits' (", "flow", "cancel", "--all")
     assert not store.commands([flow.uuid for flow in flows.values()])
     several = wbengine("flow", "cancel", flows["held"].uuid, flows["new"].uuid)
     assert several.code == 0 and several.out.startswith("requested to cancel 2 flows: 'held' (")
@@ -262,3 +237,51 @@ def test_dry_run_prints_number_and_examples(wbengine: Command, store: base.Conne
     assert lines[-1] == "2 more"
     assert lines[2].split()[1:] == ["f11", "FAILURE", "card", "declined"]
     assert len(store.list_flows().flows) == 12
+
+
+@pytest.fixture
+def parent(home: Path, store_url: str) -> str:
+    given = {"folder": str(home), "items": ["tea"] * 22}
+    handle = engines.submit(child_flows.order_and_wait, inputs=given, backend=store_url)
+    testing.run_submitted(store_url)
+    return handle.id
+
+
+@pytest.mark.slow
+def test_flow_show_contains_parent_and_children(wbengine: Command, parent: str) -> None:
+    shown = wbengine("flow", "show", parent)
+    assert "22 SUSPENDED" in shown.out and shown.out.count("1 of 2 steps") == 20
+    assert f"wbengine flow list --parent {parent}" in shown.out + shown.err
+    document = wbengine("flow", "show", parent, "--json").json
+    assert document["parent"] is None and document["children"] == {"SUSPENDED": 22}
+    child = wbengine("flow", "list", "--parent", parent, "--json").json["flows"][0]["uuid"]
+    assert wbengine("flow", "show", child, "--json").json["parent"] == parent
+
+
+@pytest.mark.slow
+def test_flow_list_shows_children_below_their_parent(wbengine: Command, parent: str) -> None:
+    (root,) = wbengine("flow", "list", "--tree", "--json").json["flows"]
+    assert root["uuid"] == parent and root["children"] == {"SUSPENDED": 22}
+    assert len(root["child_flows"]) == 20
+    shown = wbengine("flow", "list", "--tree")
+    assert "  tests.support.child_flows.wait" in shown.out
+    assert "2 more children" in shown.out + shown.err
+
+
+@pytest.mark.slow
+def test_flow_list_pages_through_children(wbengine: Command, parent: str) -> None:
+    first = wbengine("flow", "list", "--parent", parent, "--limit", "15", "--json").json
+    second = wbengine("flow", "list", "--parent", parent, "--after", first["after"], "--json").json
+    uuids = {flow["uuid"] for page in (first, second) for flow in page["flows"]}
+    assert len(uuids) == 22 and second["after"] is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", ["revert", "retry", "fork --from failed"])
+def test_commands_that_run_flows_again_select_parents(
+    wbengine: Command, parent: str, store_url: str, words: str
+) -> None:
+    wbengine("flow", "cancel", parent)
+    testing.run_submitted(store_url)
+    command = ("flow", *words.split(), "--state", "REVERTED", "--dry-run")
+    assert f"order_and_wait' ({parent}, CANCELLED)" in wbengine(*command).out

@@ -1,4 +1,4 @@
-"""Commands end on signals, wherever their main thread is."""
+"""Commands end on signals, wherever their main thread is. Process 1 forwards them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import fresh
+from tests.support import fresh, python
 from tests.support.waiting import until
 from tests.unit import pool_calls
 from wbengine import engines, pools
@@ -187,3 +187,39 @@ def test_sigusr1_logs_work_and_stacks(caplog: pytest.LogCaptureFixture) -> None:
     assert "gate.wait()" in caplog.text and f"thread MainThread of process {child}:" in caplog.text
     assert "coroutine of task 'waiting':" in caplog.text
     assert "await asyncio.sleep(0.01)" in caplog.text
+
+
+#: A subreaper inherits orphans as process 1 of a container does.
+PROGRAM = """
+import ctypes, os, signal, sys, time
+from wbengine._cli import reaper
+
+PR_SET_CHILD_SUBREAPER = 36
+assert ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
+reaper.continue_in_child()
+signal.signal(signal.SIGUSR1, lambda *_: sys.exit(7))
+reader, writer = os.pipe()
+parent = os.fork()
+if not parent:
+    orphan = os.fork()
+    if orphan:
+        os.write(writer, b"%d" % orphan)
+    os._exit(0)
+assert os.waitpid(parent, 0) == (parent, 0)  # the status of a child is not lost
+orphan = os.read(reader, 20).decode()
+while os.path.exists("/proc/" + orphan):
+    time.sleep(0.001)
+os.kill(*END)
+signal.pause()
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [("os.getppid(), signal.SIGUSR1", 7), ("os.getpid(), signal.SIGKILL", 137)],
+    ids=["forwarded signal", "killed"],
+)
+def test_first_process_reaps_orphans_and_ends_like_its_child(end: str, code: int) -> None:
+    program = PROGRAM.replace("*END", end)
+    completed = python.run(["-c", program], capture_output=True, text=True)
+    assert (completed.returncode, completed.stderr) == (code, "")
