@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 from contextlib import AbstractContextManager
 from typing import Any
 
-from tests.dashboard.conftest import TOKENS, site
+from tests.dashboard.conftest import TOKENS, bearer, site
 from tests.support import conducted
+from wbengine.conductors import _bulks
+from wbengine.persistence._bulk_records import COMPLETE
+
+
+def carry_out(store: Any) -> None:
+    """Carry out all stored operations, as a conductor does."""
+    service = _bulks.BulkService(store, "serve")
+    with contextlib.closing(store.get_connection()) as connection:
+        while any(bulk.state != COMPLETE for bulk in connection.bulks.latest()):
+            service.run_due()
 
 
 class Server:
@@ -21,9 +32,8 @@ class Server:
         return conducted.conducting(self.backend)
 
     def post(self, path: str, body: Any = None, user: str = "olga", **headers: str) -> Any:
-        bearer = {"authorization": f"Bearer {TOKENS[user]}", **headers}
-        return self.browser.post(f"/api/v1/{path}", json=body or {}, headers=bearer)
+        given = {**bearer(TOKENS[user]), **headers}
+        return self.browser.post(f"/api/v1/{path}", json=body or {}, headers=given)
 
     def get(self, path: str) -> Any:
-        bearer = {"authorization": f"Bearer {TOKENS['victor']}"}
-        return self.browser.get(f"/api/v1/{path}", headers=bearer).json()
+        return self.browser.get(f"/api/v1/{path}", headers=bearer(TOKENS["victor"])).json()

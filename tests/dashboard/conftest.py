@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import html
 import logging
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
@@ -13,6 +16,8 @@ from tests.dashboard import story
 from tests.dashboard.forms import send
 from tests.dashboard.held import Running
 from wbengine.dashboard import create_app, parse_users
+from wbengine.engines import _allowed
+from wbengine.persistence import backends, base
 
 FILE = """\
 # name      role      token
@@ -30,6 +35,13 @@ TOKENS = {
 @pytest.fixture(scope="module")
 def kept() -> story.Kept:
     return story.told()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[base.Backend]:
+    """An empty store in a database."""
+    with backends.backend(f"sqlite:///{tmp_path}/flows.db") as opened:
+        yield opened
 
 
 @pytest.fixture
@@ -65,14 +77,10 @@ class Clock:
     monotonic = time
 
 
-class HasBackend(Protocol):
-    @property
-    def backend(self) -> Any: ...
-
-
-def client(kept: HasBackend, **options: Any) -> TestClient:
+def client(kept: Any, **options: Any) -> TestClient:
+    """Return a browser of a dashboard; `kept` is a store or has one."""
     options.setdefault("token", story.TOKEN)
-    app = create_app(kept.backend, **options)
+    app = create_app(getattr(kept, "backend", kept), **options)
     return TestClient(app, base_url=story.HOST, client=("192.0.2.5", 4711))
 
 
@@ -82,7 +90,27 @@ def admitted(browser: TestClient) -> TestClient:
     return browser
 
 
-def site(kept: HasBackend, name: str | None = None) -> TestClient:
+def bearer(token: str = story.TOKEN) -> dict[str, str]:
+    """Return the headers of a program with a token or an access key."""
+    return {"authorization": f"Bearer {token}"}
+
+
+def refused(answer: Any, status: int, text: str) -> None:
+    """Check the status of a response, and that its text explains it."""
+    assert answer.status_code == status and text in html.unescape(answer.text), answer.text
+
+
+@contextlib.contextmanager
+def allowing(*modules: str) -> Iterator[None]:
+    """Allow the submission of flows of these modules."""
+    _allowed.set_for_process(modules)
+    try:
+        yield
+    finally:
+        _allowed.set_for_process(None)
+
+
+def site(kept: Any, name: str | None = None) -> TestClient:
     """Return a browser of a dashboard with the users of `FILE`; `name` is logged in."""
     browser = client(kept, token=None, users=parse_users(FILE), allow_actions=True)
     if name is not None:

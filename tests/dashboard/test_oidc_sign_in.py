@@ -19,7 +19,7 @@ from starlette.testclient import TestClient
 
 from tests.dashboard import identity_provider as providers
 from tests.dashboard import story
-from tests.dashboard.conftest import FILE, TOKENS
+from tests.dashboard.conftest import FILE, TOKENS, bearer, client
 from tests.dashboard.forms import send, token_in
 from tests.dashboard.identity_provider import CLIENT, SECRET, IdentityProvider, identity_provider
 from tests.dashboard.site import asked, running, serving
@@ -29,7 +29,6 @@ from wbengine.dashboard import (
     _failed_attempts,
     _key_management,
     _oidc_provider,
-    create_app,
     parse_users,
 )
 from wbengine.dashboard._oidc_settings import parse_settings
@@ -63,7 +62,8 @@ def secret_file(tmp_path: Path) -> str:
 class Settings:
     """Settings of a provider, with which dashboards are created."""
 
-    def __init__(self, issuer: str, secret_file: str) -> None:
+    def __init__(self, kept: story.Kept, issuer: str, secret_file: str) -> None:
+        self.backend = kept.backend
         self.table: dict[str, Any] = {
             "issuer": issuer,
             "client_id": CLIENT,
@@ -72,23 +72,25 @@ class Settings:
             "roles": ROLES,
         }
 
-    def browser(self, kept: Any, changes: Any = None, **options: Any) -> TestClient:
-        options.setdefault("allow_actions", True)
+    def browser(self, changes: Any = None, **options: Any) -> TestClient:
         oidc = {**self.table, **(changes or {})}
-        app = create_app(kept.backend, oidc=oidc, **options)
-        client = TestClient(app, base_url=story.HOST, client=("192.0.2.5", 4711))
-        client.follow_redirects = False
-        return client
+        options = {"token": None, "allow_actions": True, "oidc": oidc, **options}
+        browser = client(self.backend, **options)
+        browser.follow_redirects = False
+        return browser
+
+    def sessions(self) -> Sessions:
+        return Sessions(None, provider_key=parse_settings(self.table).session_key)
 
 
 @pytest.fixture
-def settings(provider: IdentityProvider, secret_file: str) -> Settings:
-    return Settings(provider.issuer, secret_file)
+def settings(kept: story.Kept, provider: IdentityProvider, secret_file: str) -> Settings:
+    return Settings(kept, provider.issuer, secret_file)
 
 
 @pytest.fixture
-def browser(kept: story.Kept, settings: Settings) -> Iterator[TestClient]:
-    with settings.browser(kept) as client:
+def browser(settings: Settings) -> Iterator[TestClient]:
+    with settings.browser() as client:
         yield client
 
 
@@ -148,11 +150,11 @@ def test_cookies_are_sent_after_a_redirect_from_the_provider(
 
 
 def test_cookies_are_secure_if_the_dashboard_url_is(
-    kept: story.Kept, settings: Settings, provider: IdentityProvider
+    settings: Settings, provider: IdentityProvider
 ) -> None:
     """A proxy may not report that the browser uses TLS."""
     changes = {"dashboard_url": "https://flows.example.com"}
-    with settings.browser(kept, changes) as browser:
+    with settings.browser(changes) as browser:
         answer = browser.get("/login/oidc")
         assert "; secure" in answer.headers["set-cookie"].lower()
         cookie = answer.headers["set-cookie"].partition(";")[0]
@@ -165,10 +167,10 @@ def test_cookies_are_secure_if_the_dashboard_url_is(
 
 @pytest.mark.parametrize("prefix", ["/wbe", "/tools/wbe"])
 def test_sign_in_works_below_a_prefix(
-    kept: story.Kept, settings: Settings, provider: IdentityProvider, prefix: str
+    settings: Settings, provider: IdentityProvider, prefix: str
 ) -> None:
     changes = {"dashboard_url": f"{story.HOST}{prefix}"}
-    with settings.browser(kept, changes, url_prefix=prefix) as browser:
+    with settings.browser(changes, url_prefix=prefix) as browser:
         page = browser.get(f"{prefix}/workers")
         (link,) = re.findall(r'class="button primary" href="([^"]+)"', page.text)
         answer = browser.get(link)
@@ -193,9 +195,9 @@ def test_sign_in_works_behind_a_proxy(
 
 
 def test_session_works_in_another_process_and_ends(
-    kept: story.Kept, settings: Settings, provider: IdentityProvider, monkeypatch: Any
+    settings: Settings, provider: IdentityProvider, monkeypatch: Any
 ) -> None:
-    with settings.browser(kept) as one, settings.browser(kept, {"label": "Example"}) as other:
+    with settings.browser() as one, settings.browser({"label": "Example"}) as other:
         url = started(one)
         other.cookies = one.cookies
         signed_in = other.get(provider.sign_in(url))
@@ -206,20 +208,20 @@ def test_session_works_in_another_process_and_ends(
     for seconds, status in ((12 * 3600 - 60, 200), (12 * 3600 + 1, 401)):
         clock = lambda seconds=seconds: now + seconds  # noqa: E731
         monkeypatch.setattr(Sessions.__init__, "__defaults__", (clock,))
-        with settings.browser(kept) as later:
+        with settings.browser() as later:
             later.cookies = other.cookies
             assert later.get("/").status_code == status
 
 
 def test_session_ends_if_rights_or_the_secret_change(
-    kept: story.Kept, settings: Settings, provider: IdentityProvider, browser: TestClient
+    settings: Settings, provider: IdentityProvider, browser: TestClient
 ) -> None:
     signed_in(browser, provider)
     (cookie,) = [each.value for each in browser.cookies.jar if each.path == "/"]
     assert cookie is not None
     names = set()
     for changes, status in (({}, 200), ({"roles": ROLES[1:]}, 401)):
-        with settings.browser(kept, changes) as other:
+        with settings.browser(changes) as other:
             key = parse_settings({**settings.table, **changes}).session_key
             name = Sessions(None, provider_key=key).cookie
             names.add(name)
@@ -232,8 +234,7 @@ def test_changed_session_is_refused(
 ) -> None:
     provider.claims["groups"] = ["staff"]
     signed_in(browser, provider)
-    key = parse_settings(settings.table).session_key
-    sessions = Sessions(None, provider_key=key)
+    sessions = settings.sessions()
     good = browser.cookies.get(sessions.cookie, path="/")
     assert good is not None and sessions.visitor_of_cookie(good) == Visitor("oidc:ann", "viewer")
     text, mark, proof = good.split(".")
@@ -251,7 +252,7 @@ def test_each_sign_in_has_a_new_session(
     settings: Settings, browser: TestClient, provider: IdentityProvider
 ) -> None:
     """A cookie that an attacker planted in the browser is not continued."""
-    name = Sessions(None, provider_key=parse_settings(settings.table).session_key).cookie
+    name = settings.sessions().cookie
     cookies = {"planted"}
     browser.cookies.set(name, "planted", path="/")
     for _ in range(2):
@@ -272,7 +273,7 @@ def test_expired_session_ends_open_streams(
     kept: story.Kept, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_authentication, "RECHECK_SECONDS", 0.05)
-    sessions = Sessions(None, provider_key=parse_settings(settings.table).session_key)
+    sessions = settings.sessions()
     site = dashboard.Site(kept.backend, port=0, oidc=settings.table)
     with serving(site):
         cookie = sessions.new_provider_cookie(Visitor("oidc:ann", "viewer"), 3.0)
@@ -288,7 +289,6 @@ def test_expired_session_ends_open_streams(
 
 
 def test_actions_are_logged_with_the_name_and_need_the_role_and_a_form(
-    kept: story.Kept,
     browser: TestClient,
     provider: IdentityProvider,
     audit: Callable[[], list[str]],
@@ -316,6 +316,7 @@ def test_tags_of_a_role_limit_the_flows(browser: TestClient, provider: IdentityP
     signed_in(browser, provider)
     page = browser.get("/")
     assert "team=billing" in page.text and "tr data-uuid" not in page.text
+    assert 'href="/workers"' not in page.text
     assert browser.get("/workers").status_code == 403
     form = {"form_token": token_in(page.text)}
     assert send(browser, "/logout", form).status_code == 200
@@ -330,15 +331,13 @@ def test_queues_of_a_role_limit_the_flows(browser: TestClient, provider: Identit
 
 
 def test_user_of_many_groups_has_a_small_cookie(
-    kept: story.Kept, settings: Settings, provider: IdentityProvider
+    settings: Settings, provider: IdentityProvider
 ) -> None:
     """Browsers ignore larger cookies, and then ask for a sign-in again and again."""
     tags = dict.fromkeys("abcdefg", "x" * 256)
     provider.claims["groups"] = [f"00000000-0000-0000-0000-{n:012}" for n in range(1_000)] + ["all"]
     provider.claims["preferred_username"] = "x" * 200
-    with settings.browser(
-        kept, {"roles": [{"value": "all", "role": "viewer", "tags": tags}]}
-    ) as browser:
+    with settings.browser({"roles": [{"value": "all", "role": "viewer", "tags": tags}]}) as browser:
         answer = signed_in(browser, provider)
         assert len(answer.headers["set-cookie"]) < 4_096
         assert browser.get("/").status_code == 200
@@ -388,16 +387,16 @@ def test_tokens_and_keys_remain_valid(
     kept: story.Kept, settings: Settings, provider: IdentityProvider
 ) -> None:
     key = _key_management.new(kept.backend, "for-oidc", "viewer").text
-    with settings.browser(kept, users=parse_users(FILE)) as browser:
+    with settings.browser(users=parse_users(FILE)) as browser:
         page = browser.get("/")
         assert "Sign in with 127.0.0.1" in page.text and 'id="token"' in page.text
-        headers = {"authorization": f"Bearer {key}"}
+        headers = bearer(key)
         assert browser.get("/api/v1/flows", headers=headers).status_code == 200
         assert send(browser, "/login", {"token": TOKENS["olga"]}).status_code == 303
         assert "olga" in browser.get("/").text
         signed_in(browser, provider)
         assert "oidc:ann" in browser.get("/").text
-    with settings.browser(kept) as browser:
+    with settings.browser() as browser:
         page = browser.get("/")
         assert page.status_code == 401 and 'id="token"' not in page.text
         assert browser.get("/api/v1/flows", headers=headers).status_code == 200
@@ -433,10 +432,10 @@ def test_sign_out_ends_the_session_here_and_at_the_provider(
 
 
 def test_sign_out_ends_the_session_without_the_provider(
-    kept: story.Kept, settings: Settings, provider: IdentityProvider
+    settings: Settings, provider: IdentityProvider
 ) -> None:
     provider.metadata["end_session_endpoint"] = None
-    with settings.browser(kept) as browser:
+    with settings.browser() as browser:
         signed_in(browser, provider)
         form = {"form_token": token_in(browser.get("/").text)}
         answer = send(browser, "/logout", form)
@@ -444,10 +443,8 @@ def test_sign_out_ends_the_session_without_the_provider(
         assert browser.get("/").status_code == 401
 
 
-def test_visitors_with_tokens_have_no_button_to_sign_out(
-    kept: story.Kept, settings: Settings
-) -> None:
-    with settings.browser(kept, token=story.TOKEN) as browser:
+def test_visitors_with_tokens_have_no_button_to_sign_out(settings: Settings) -> None:
+    with settings.browser(token=story.TOKEN) as browser:
         browser.get("/", params={"token": story.TOKEN})
         page = browser.get("/")
         assert page.status_code == 200 and "Sign out" not in page.text
@@ -479,11 +476,11 @@ def test_changed_or_missing_parameters_are_refused(
 
 
 def test_sign_in_of_another_browser_is_refused(
-    kept: story.Kept, settings: Settings, browser: TestClient, provider: IdentityProvider
+    settings: Settings, browser: TestClient, provider: IdentityProvider
 ) -> None:
     """An attacker could otherwise sign a victim in as the attacker."""
     url = provider.sign_in(started(browser))
-    with settings.browser(kept) as victim:
+    with settings.browser() as victim:
         refused(victim.get(url), "started no sign-in at this address")
         started(victim)
         refused(victim.get(url), "did not start this sign-in")
@@ -497,11 +494,11 @@ def test_replayed_code_is_refused(browser: TestClient, provider: IdentityProvide
 
 
 def test_stolen_code_is_refused(
-    kept: story.Kept, settings: Settings, browser: TestClient, provider: IdentityProvider
+    settings: Settings, browser: TestClient, provider: IdentityProvider
 ) -> None:
     """The code of another browser has another PKCE challenge."""
     stolen = dict(parse_qsl(urlsplit(provider.sign_in(started(browser))).query))["code"]
-    with settings.browser(kept) as thief:
+    with settings.browser() as thief:
         url = provider.sign_in(started(thief))
         refused(thief.get(changed(url, code=stolen)), "refused the code")
 
@@ -582,8 +579,8 @@ def test_dashboard_works_without_the_provider(
     monkeypatch.setattr(_oidc_provider, "RETRY_SECONDS", 0.0)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    settings = Settings(f"http://127.0.0.1:{port}", secret_file)
-    with settings.browser(kept, token=story.TOKEN) as browser:
+    settings = Settings(kept, f"http://127.0.0.1:{port}", secret_file)
+    with settings.browser(token=story.TOKEN) as browser:
         assert browser.get("/login").status_code == 200
         for _ in range(2):
             answer = browser.get("/login/oidc")
@@ -613,8 +610,8 @@ def test_unreachable_provider_is_not_contacted_for_each_request(
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=refuse, args=(listener,), daemon=True)
         thread.start()
-        settings = Settings(f"http://127.0.0.1:{listener.getsockname()[1]}", secret_file)
-        with settings.browser(kept) as browser:
+        settings = Settings(kept, f"http://127.0.0.1:{listener.getsockname()[1]}", secret_file)
+        with settings.browser() as browser:
             for _ in range(5):
                 refused(browser.get("/login/oidc"), "cannot be reached", 503)
         listener.shutdown(socket.SHUT_RDWR)
@@ -625,7 +622,7 @@ def test_unreachable_provider_is_not_contacted_for_each_request(
 def test_silent_provider_does_not_block_other_pages(kept: story.Kept, secret_file: str) -> None:
     """Also with more sign-ins than threads that render pages."""
     with socket.create_server(("127.0.0.1", 0), backlog=200) as listener:
-        settings = Settings(f"http://127.0.0.1:{listener.getsockname()[1]}", secret_file)
+        settings = Settings(kept, f"http://127.0.0.1:{listener.getsockname()[1]}", secret_file)
         site = dashboard.Site(kept.backend, port=0, oidc=settings.table)
         with serving(site), contextlib.ExitStack() as opened:
             address = urlsplit(site.address)
@@ -645,8 +642,8 @@ def test_slow_provider_is_reported(
 ) -> None:
     monkeypatch.setattr(_oidc_provider, "_REQUEST_SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        settings = Settings(f"http://127.0.0.1:{listener.getsockname()[1]}", secret_file)
-        with settings.browser(kept) as browser:
+        settings = Settings(kept, f"http://127.0.0.1:{listener.getsockname()[1]}", secret_file)
+        with settings.browser() as browser:
             refused(browser.get("/login/oidc"), "cannot be reached", 503)
 
 
@@ -705,10 +702,10 @@ def test_denied_sign_in_is_reported(browser: TestClient, provider: IdentityProvi
 
 
 def test_secret_is_sent_in_the_form_if_the_provider_requires_it(
-    kept: story.Kept, settings: Settings, provider: IdentityProvider
+    settings: Settings, provider: IdentityProvider
 ) -> None:
     provider.metadata["token_endpoint_auth_methods_supported"] = ["client_secret_post"]
-    with settings.browser(kept) as browser:
+    with settings.browser() as browser:
         signed_in(browser, provider)
 
 

@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 
 from tests.dashboard import story
-from tests.dashboard.conftest import FILE, TOKENS, client, site
+from tests.dashboard.conftest import FILE, TOKENS, bearer, client, site
 from tests.dashboard.forms import send, token_in
 from tests.dashboard.held import Running
 from wbengine.dashboard import Visitor, create_app, parse_users
 from wbengine.dashboard._sessions import Sessions
+
+GATEWAY = bearer(TOKENS["gateway"])
 
 
 def test_operator_acts_and_is_named_in_the_audit(running: Running, audit: Any) -> None:
@@ -44,15 +46,14 @@ def test_viewer_with_a_valid_form_is_refused(kept: story.Kept, audit: Any) -> No
 
 
 def test_proxy_names_user_and_role(running: Running, audit: Any) -> None:
-    bearer = {"authorization": f"Bearer {TOKENS['gateway']}"}
     with site(running.kept) as browser:
-        named = {**bearer, "x-wbengine-user": "eve@example.com", "x-wbengine-role": "operator"}
+        named = {**GATEWAY, "x-wbengine-user": "eve@example.com", "x-wbengine-role": "operator"}
         page = browser.get(running.path, headers=named).text
         assert "eve@example.com · Actions allowed" in page
         headers = {**named, "origin": story.HOST, "sec-fetch-site": "same-origin"}
         fields = {"form_token": token_in(page)}
         assert send(browser, f"{running.path}/suspend", fields, headers).status_code == 303
-        looking = {**bearer, "x-wbengine-user": "joe"}
+        looking = {**GATEWAY, "x-wbengine-user": "joe"}
         assert "joe · Read-only" in browser.get(running.path, headers=looking).text
     assert "from eve@example.com, operator, " in audit()[0]
 
@@ -70,9 +71,8 @@ def test_proxy_names_user_and_role(running: Running, audit: Any) -> None:
 def test_proxy_without_a_valid_user_is_refused(
     kept: story.Kept, user_header: dict[str, str]
 ) -> None:
-    bearer = {"authorization": f"Bearer {TOKENS['gateway']}"}
     with site(kept) as browser:
-        assert browser.get("/", headers={**bearer, **user_header}).status_code == 401
+        assert browser.get("/", headers={**GATEWAY, **user_header}).status_code == 401
         assert send(browser, "/login", {"token": TOKENS["gateway"]}).status_code == 401
 
 
@@ -80,17 +80,16 @@ def test_user_header_without_proxy_token_is_ignored(kept: story.Kept) -> None:
     named = {"x-wbengine-user": "eve", "x-wbengine-role": "admin"}
     with site(kept) as browser:
         assert browser.get("/", headers=named).status_code == 401
-        bearer = {"authorization": f"Bearer {TOKENS['victor']}"}
-        assert "victor · Read-only" in browser.get("/", headers={**named, **bearer}).text
+        headers = {**named, **bearer(TOKENS["victor"])}
+        assert "victor · Read-only" in browser.get("/", headers=headers).text
 
 
 def test_cookie_of_a_proxy_user_does_not_log_in(kept: story.Kept) -> None:
-    bearer = {"authorization": f"Bearer {TOKENS['gateway']}"}
     with site(kept) as browser:
-        named = {**bearer, "x-wbengine-user": "eve", "x-wbengine-role": "admin"}
+        named = {**GATEWAY, "x-wbengine-user": "eve", "x-wbengine-role": "admin"}
         assert browser.get("/", headers=named).status_code == 200 and len(browser.cookies) == 1
         assert browser.get("/").status_code == 401
-        twice = [*bearer.items(), ("x-wbengine-user", "eve"), ("x-wbengine-user", "ann")]
+        twice = [*GATEWAY.items(), ("x-wbengine-user", "eve"), ("x-wbengine-user", "ann")]
         assert browser.get("/", headers=twice).status_code == 401
 
 

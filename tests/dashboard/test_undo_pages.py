@@ -3,35 +3,29 @@
 from __future__ import annotations
 
 import contextlib
-import types
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.dashboard.conftest import TOKENS, admitted, client, site
+from tests.dashboard.conftest import TOKENS, admitted, allowing, bearer, client, site
 from tests.dashboard.forms import send, token_in
 from tests.operations import undo_flows
 from wbengine import engines, operations, states
-from wbengine.engines import _allowed
 from wbengine.operations import _bulk
-from wbengine.persistence import backends, base, models
+from wbengine.persistence import base, models
 from wbengine.persistence._bulk_records import BulkFlow
 from wbengine.testing import run_submitted
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[base.Backend]:
+@pytest.fixture(autouse=True)
+def clear_tasks() -> None:
     undo_flows.UNDONE.clear()
-    with backends.backend(f"sqlite:///{tmp_path}/flows.db") as opened:
-        yield opened
 
 
 def test_page_shows_limit_users_and_outcome_of_the_undo(store: base.Backend) -> None:
     handle = engines.submit(undo_flows.order, backend=store, undo_until="30d")
     run_submitted(store)
     fork = operations.fork(store, handle.id, start="tests.operations.undo_flows.send")
-    with client(types.SimpleNamespace(backend=store)) as opened:
+    with client(store) as opened:
         browser = admitted(opened)
         page = browser.get(f"/flows/{handle.id}").text
         assert "can be undone until 20" in page
@@ -54,9 +48,8 @@ def test_flow_submitted_by_the_api_or_the_page_has_a_time(
     store: base.Backend,
 ) -> None:
     path = "tests.operations.undo_flows:plain"
-    _allowed.set_for_process(["tests.operations.undo_flows"])
-    try:
-        with client(types.SimpleNamespace(backend=store), allow_actions=True) as opened:
+    with allowing("tests.operations.undo_flows"):
+        with client(store, allow_actions=True) as opened:
             browser = admitted(opened)
             form = browser.get("/submit", params={"factory": path}).text
             assert "Undo until</label>" in form
@@ -64,16 +57,10 @@ def test_flow_submitted_by_the_api_or_the_page_has_a_time(
             answer = send(browser, "/submit", {**fields, "undo_until": "2d"})
             of_page = answer.headers["location"].rpartition("/")[2].partition("?")[0]
             assert send(browser, "/submit", {**fields, "undo_until": "x"}).status_code == 400
-        with site(types.SimpleNamespace(backend=store), "olga") as server:
-            headers = {"Authorization": f"Bearer {TOKENS['olga']}"}
-            answers = [
-                server.post(
-                    "/api/v1/flows", json={"factory": path, "undo_until": value}, headers=headers
-                )
-                for value in ("2d", 172_800, "x", 0)
-            ]
-    finally:
-        _allowed.set_for_process(None)
+        with site(store, "olga") as server:
+            headers = bearer(TOKENS["olga"])
+            bodies = [{"factory": path, "undo_until": each} for each in ("2d", 172_800, "x", 0)]
+            answers = [server.post("/api/v1/flows", json=body, headers=headers) for body in bodies]
     assert [answer.status_code for answer in answers[2:]] == [400, 400]
     uuids = [of_page, *(answer.json()["uuid"] for answer in answers[:2])]
     with contextlib.closing(store.get_connection()) as connection:
@@ -86,7 +73,7 @@ def test_page_lists_refused_undos_of_many_flows(store: base.Backend) -> None:
     run_submitted(store)
     bulk = _bulk.start(store, "flow revert", [BulkFlow(handle.id, states.SUCCESS)], {})
     _bulk.carry_out(_bulk.BulkRun(store, bulk, "here"), lambda _: None)
-    with client(types.SimpleNamespace(backend=store)) as opened:
+    with client(store) as opened:
         browser = admitted(opened)
         assert "Refused flows" not in browser.get(f"/bulks/{bulk.uuid}").text
         run_submitted(store)
