@@ -1,22 +1,28 @@
-"""Pages of workers, queues, ledger and metrics for a fleet with one worker."""
+"""Workers, queues, requests and metrics in the API and on pages, with a broker and a worker."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
 from tests.dashboard import story
-from tests.dashboard.conftest import admitted, client
+from tests.dashboard.conftest import FILE, TOKENS, admitted, bearer, client, refused
 from tests.dashboard.forms import send, token_in
 from tests.dashboard.site import PATIENCE
-from tests.support import workers
-from wbengine import engines, operations, task
-from wbengine.fleet.client import Fleet
-from wbengine.patterns import linear_flow
+from tests.support import dead_lettered
+from tests.support import worker_tasks as tasks
+from tests.support.workers import until, worker_in_thread
+from wbengine import engines, operations, task, transports
+from wbengine.dashboard import parse_users
+from wbengine.engines.worker_based.worker import Worker
+from wbengine.fleet import _ledgers, _summary
+from wbengine.fleet.client import Fleet, PingView
+from wbengine.patterns import linear_flow, unordered_flow
 from wbengine.persistence import base, models
 
 GO = threading.Event()
@@ -38,11 +44,11 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def browser(kept: story.Kept, url: str) -> Iterator[TestClient]:
-    with workers.worker_in_thread(url, Busy, topic="bakery", exchange="town"):
+    with worker_in_thread(url, Busy, topic="bakery", exchange="town"):
         fleet = Fleet("town", url=url)
         with client(kept, fleet=fleet, allow_actions=True) as test_client:
             admitted(test_client)
-            workers.until(lambda: known(test_client))
+            until(lambda: known(test_client))
             yield test_client
 
 
@@ -82,7 +88,7 @@ def working(url: str, browser: TestClient, dough: str) -> Iterator[None]:
     thread = threading.Thread(target=engine.run)
     thread.start()
     try:
-        workers.until(lambda: known(browser)[0]["running"])
+        until(lambda: known(browser)[0]["running"])
         yield
     finally:
         GO.set()
@@ -122,10 +128,10 @@ def test_task_that_no_worker_offers_is_shown_as_such(
     notice = "No known worker offers tests.dashboard.story.Fine."
     path = f"/api/v1/flows/{detail.uuid}"
     try:
-        workers.until(lambda: notice in str(only_atom(browser, path)["waiting"]))
+        until(lambda: notice in str(only_atom(browser, path)["waiting"]))
         assert notice in browser.get(f"/flows/{detail.uuid}").text
     finally:
-        workers.until(lambda: stopped(engine, thread), PATIENCE)
+        until(lambda: stopped(engine, thread), PATIENCE)
 
 
 def test_task_of_a_serial_engine_is_not_expected_from_workers(
@@ -140,7 +146,7 @@ def test_task_of_a_serial_engine_is_not_expected_from_workers(
     thread.start()
     path = f"/api/v1/flows/{detail.uuid}"
     try:
-        workers.until(lambda: only_atom(browser, path)["state"] == "RUNNING")
+        until(lambda: only_atom(browser, path)["state"] == "RUNNING")
         assert "offers" not in str(only_atom(browser, path)["waiting"])
     finally:
         GO.set()
@@ -186,15 +192,15 @@ def test_worker_is_drained_by_its_form(browser: TestClient) -> None:
     assert send(browser, "/workers/explode", fields).status_code == 404
     assert send(browser, "/workers/drain", {**fields, "worker": "nobody"}).status_code == 404
     assert send(browser, "/workers/suspend", fields).status_code == 303
-    workers.until(lambda: "suspended" in {worker["state"] for worker in known(browser)})
+    until(lambda: "suspended" in {worker["state"] for worker in known(browser)})
     page = browser.get("/workers").text
     assert ">Suspend</button>" not in page and ">Resume</button>" in page
     assert send(browser, "/workers/resume", fields).status_code == 303
-    workers.until(lambda: "suspended" not in {worker["state"] for worker in known(browser)})
+    until(lambda: "suspended" not in {worker["state"] for worker in known(browser)})
     answer = send(browser, "/workers/drain", fields)
     assert answer.status_code == 303
     assert "The worker is draining" in browser.get(answer.headers["location"]).text
-    workers.until(lambda: "idle" not in {worker["state"] for worker in known(browser)})
+    until(lambda: "idle" not in {worker["state"] for worker in known(browser)})
 
 
 def test_unreachable_broker_is_reported_without_its_password(
@@ -222,3 +228,233 @@ def test_status_without_a_broker_is_the_work_of_conductors(kept: story.Kept) -> 
         status = admitted(found).get("/api/v1/status").json()
     assert status["broker_error"] == "The dashboard has no broker."
     assert status["slots"] is None and status["conductors"]["is_served"] is False
+
+
+DEAD_LETTERS = "default.dead-letters"
+
+
+class Town:
+    """A dashboard, a worker and their broker."""
+
+    def __init__(self, kept: story.Kept, home: Path, worker: Worker, url: str) -> None:
+        self.home, self.worker, self.url = home, worker, url
+        users = parse_users(FILE)
+        fleet = Fleet(url=url)
+        self.browser = client(kept, token=None, users=users, fleet=fleet, allow_actions=True)
+
+    def get(self, path: str, user: str = "victor") -> Any:
+        return self.browser.get(f"/api/v1/{path}", headers=bearer(TOKENS[user])).json()
+
+    def post(self, path: str, user: str = "ann") -> Any:
+        return self.browser.post(f"/api/v1/{path}", json={}, headers=bearer(TOKENS[user]))
+
+    def dead_letter(self, number: int, **options: Any) -> None:
+        (queue,) = self.worker.queues.values()
+        dead_lettered.put(self.url, self.home, number, **{"queue": queue, **options})
+
+    def dead(self, query: str = "") -> list[str]:
+        listed = self.get(f"requests?state=dead{query}")["requests"]
+        return [each["id"] for each in listed]
+
+    def queues(self) -> dict[str, int]:
+        return {each["name"]: each["messages"] for each in self.get("queues")["queues"]}
+
+    def signed_in(self, user: str) -> TestClient:
+        assert send(self.browser, "/login", {"token": TOKENS[user]}).status_code == 303
+        return self.browser
+
+
+@pytest.fixture
+def town(kept: story.Kept, tmp_path: Path) -> Iterator[Town]:
+    url = f"filesystem://{tmp_path / 'broker'}"
+    with worker_in_thread(url, tasks) as worker:
+        site = Town(kept, tmp_path, worker, url)
+        with site.browser:
+            until(lambda: site.get("workers")["workers"])
+            yield site
+
+
+@pytest.fixture
+def open_requests(town: Town) -> Iterator[list[str]]:
+    """Four requests that no worker executes yet."""
+    town.worker.suspend()
+    flow = unordered_flow.Flow("f").add(*(tasks.Where(name=f"t{n}") for n in range(4)))
+    engine = engines.load(
+        flow, store={"rest": 0.0}, engine="worker-based", url=town.url, transition_timeout=None
+    )
+    thread = threading.Thread(target=engine.run)
+    thread.start()
+    try:
+        until(lambda: len(town.get("requests?state=open")["requests"]) == 4)
+        yield [each["id"] for each in town.get("requests")["requests"]]
+    finally:
+        town.worker.resume()
+        thread.join(60)
+
+
+def test_requests_are_listed_in_pages(town: Town, open_requests: list[str]) -> None:
+    first = town.get("requests?limit=3")
+    assert first["schema"] == "wbengine/requests/1" and first["ledger"] is True
+    rest = town.get(f"requests?limit=3&after={first['after']}")
+    listed = [each["id"] for page in (first, rest) for each in page["requests"]]
+    assert sorted(listed) == sorted(open_requests) and rest["after"] is None
+    assert first["requests"][0].keys() == {
+        "id", "epoch", "state", "age", "worker", "task", "flow", "action", "queue", "reason",
+    }  # fmt: skip
+    assert town.get("requests?state=claimed")["requests"] == []
+    assert town.get("requests?older_than=3600")["requests"] == []
+    assert town.get("requests?worker=nobody")["requests"] == []
+    for query, message in (
+        ("state=opne", "state must be one of open, claimed, done, dead, got 'opne'"),
+        ("limit=1001", "limit must be a number from 1 to 1000"),
+        ("older_than=x", "older_than must be a number"),
+    ):
+        assert message in town.get(f"requests?{query}")["detail"]
+
+
+def test_request_of_a_worker_is_found_by_its_name_and_task(town: Town) -> None:
+    flow = unordered_flow.Flow("f").add(tasks.Where(name="slow"))
+    engine = engines.load(flow, store={"rest": 3.0}, engine="worker-based", url=town.url)
+    thread = threading.Thread(target=engine.run)
+    thread.start()
+    try:
+        identity = town.worker.identity
+        until(lambda: town.get(f"requests?worker={identity}&task=slow")["requests"])
+        (found,) = town.get("requests?task=slow")["requests"]
+        assert (found["state"], found["worker"]) == ("claimed", identity)
+        assert town.get(f"requests?worker={identity}&task=fast")["requests"] == []
+    finally:
+        thread.join(60)
+
+
+def test_dead_letters_are_listed_and_retried(town: Town, audit: Any) -> None:
+    for number in range(3):
+        town.dead_letter(number)
+    assert town.dead() == ["id-0", "id-1", "id-2"] and town.dead("&task=t1") == ["id-1"]
+    assert town.dead("&limit=1") == ["id-0"] and town.dead("&flow=x") == []
+    assert town.get("requests")["requests"] == [], "they are not in the ledger"
+    (letter, *_) = town.get("requests?state=dead")["requests"]
+    assert (letter["action"], letter["reason"]) == ("execute", "lost with 2 workers")
+    assert town.post("requests/id-1/retry", "victor").status_code == 403
+    answer = town.post("requests/id-1/retry", "olga")
+    assert answer.json() == {
+        "schema": "wbengine/request-retry/1", "request": "id-1", "task": "t1", "flow": None,
+    }  # fmt: skip
+    until((town.home / "ran-1").exists)
+    assert town.dead() == ["id-0", "id-2"]
+    for id, message in (("id-1", "unknown dead letter"), ("id-", "ambiguous: id-0, id-2")):
+        refused(town.post(f"requests/{id}/retry"), 404, message)
+    assert "request retry 'id-1', from olga, operator" in audit()[1]
+
+
+def test_dead_letter_that_cannot_be_sent_stays(town: Town) -> None:
+    town.dead_letter(0, cls="Gone")
+    town.dead_letter(1)
+    with _ledgers.open_ledger(None, transports.resolve(town.url)) as ledger:
+        assert ledger is not None
+        ledger.open("id-1", 3)
+    refused(town.post("requests/id-0/retry"), 404, "no worker offers")
+    refused(town.post("requests/id-1/retry"), 400, "must be done before")
+    assert town.dead() == ["id-0", "id-1"]
+
+
+@pytest.mark.usefixtures("open_requests")
+def test_purge_deletes_the_messages_of_one_queue(town: Town) -> None:
+    town.dead_letter(0)
+    (queue,) = town.worker.queues.values()
+    until(lambda: town.queues()[queue] == 4)
+    assert town.post(f"queues/{queue}/purge", "olga").status_code == 403
+    answer = town.post("queues/t/purge")
+    assert answer.json() == {"schema": "wbengine/queue-purge/1", "queue": queue, "messages": 4}
+    assert (town.queues()[queue], town.dead()) == (0, ["id-0"])
+    assert town.post(f"queues/{DEAD_LETTERS}/purge").json()["messages"] == 1
+    assert town.dead() == []
+    refused(town.post("queues/nothing/purge"), 404, "unknown queue 'nothing'")
+
+
+def test_admin_purges_a_queue_and_retries_a_dead_letter_on_pages(town: Town) -> None:
+    town.dead_letter(0, name=f"t token={story.CANARY} {story.SCRIPT}")
+    town.dead_letter(1)
+    browser = town.signed_in("ann")
+    page = browser.get("/queues").text
+    assert f'data-confirm="Delete all messages in {DEAD_LETTERS}?"' in page
+    assert 'href="/queues/dead"' in page
+    letters = browser.get("/queues/dead").text
+    assert "id-0" in letters and "token=***" in letters and story.SCRIPT not in letters
+    fields = {"form_token": token_in(page), "queue": DEAD_LETTERS, "request": "id-1"}
+    answer = send(browser, "/requests/retry", fields)
+    assert answer.status_code == 303
+    assert "sent to a worker" in browser.get(answer.headers["location"]).text
+    until((town.home / "ran-1").exists)
+    answer = send(browser, "/queues/purge", fields)
+    assert answer.status_code == 303
+    assert "The messages are deleted." in browser.get(answer.headers["location"]).text
+    assert "No dead letters" in browser.get("/queues/dead").text
+    assert send(browser, "/queues/purge", {**fields, "queue": ""}).status_code == 400
+    assert send(browser, "/queues/explode", fields).status_code == 404
+
+
+def test_queues_are_listed_in_pages(town: Town) -> None:
+    names = [each["name"] for each in town.get("queues")["queues"]]
+    assert len(names) > 1 and town.get("queues")["after"] is None
+    listed, after = list[str](), ""
+    while after is not None:
+        page = town.get(f"queues?limit=1&after={after}")
+        listed += [each["name"] for each in page["queues"]]
+        after = page["after"]
+    assert listed == names
+
+
+def test_workers_are_listed_in_pages(town: Town) -> None:
+    with worker_in_thread(town.url, tasks, name="other"):
+        until(lambda: len(town.get("workers")["workers"]) == 2)
+        first = town.get("workers?limit=1")
+        second = town.get(f"workers?limit=1&after={first['after']}")
+        names = [each["name"] for page in (first, second) for each in page["workers"]]
+        assert len(names) == 2 and names == sorted(names) and second["after"] is None
+        assert town.get("workers?limit=0")["status"] == 400
+
+
+def test_worker_is_pinged(town: Town) -> None:
+    identity = town.worker.identity
+    assert town.post(f"workers/{identity}/ping", "victor").status_code == 403
+    pong = town.post(f"workers/{identity[:-1]}/ping", "olga").json()
+    assert pong["worker"] == identity and 0 < pong["seconds"] < 2
+    browser = town.signed_in("olga")
+    page = browser.get("/workers").text
+    assert "Ping</button>" in page and "Stop</button>" not in page
+    fields = {"form_token": token_in(page), "worker": identity}
+    answer = send(browser, "/workers/ping", fields)
+    assert "The worker answered." in browser.get(answer.headers["location"]).text
+
+
+def test_worker_that_does_not_answer_is_an_error(
+    town: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ping(fleet: Fleet, names: list[str], timeout: float) -> list[PingView]:
+        return [PingView(names[0], None)]
+
+    monkeypatch.setattr(Fleet, "ping", ping)
+    answer = town.post("workers/w/ping")
+    assert answer.status_code == 503
+    assert answer.json()["detail"] == "Worker 'w' did not answer within 2 s"
+
+
+@pytest.mark.usefixtures("open_requests")
+def test_status_is_the_load_of_the_workers(town: Town) -> None:
+    status = town.get("status")
+    assert status["schema"] == "wbengine/status/1" and status["exchange"] == "default"
+    assert (status["workers"], status["running"]) == (1, 0) and status["slots"] >= 1
+    assert status["broker_error"] is None and {*_summary.FIELDS} < {*status}
+    until(lambda: town.get("status")["waiting"] == 4)
+
+
+def test_operator_cannot_purge(town: Town) -> None:
+    town.dead_letter(0)
+    browser = town.signed_in("olga")
+    assert "Purge</button>" not in browser.get("/queues").text
+    letters = browser.get("/queues/dead").text
+    assert "Retry</button>" in letters
+    fields = {"form_token": token_in(letters), "queue": DEAD_LETTERS}
+    assert send(browser, "/queues/purge", fields).status_code == 403
+    assert town.dead() == ["id-0"]

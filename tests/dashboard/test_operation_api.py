@@ -1,28 +1,27 @@
-"""Operations of the table as paths of the API."""
+"""Operations of the table as paths of the API, and the keys of its documents."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import urllib.parse
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import jsonschema
 import openapi_spec_validator
 import pytest
+from starlette.testclient import TestClient
 
 from tests.dashboard import story
 from tests.dashboard.api_server import Server
-from tests.dashboard.conftest import TOKENS, client, site
+from tests.dashboard.conftest import TOKENS, allowing, bearer, client, refused, site
 from tests.dashboard.forms import OURS
 from tests.dashboard.site import PATIENCE
 from wbengine import engines, operations
 from wbengine.dashboard import _openapi, _operation_routes
 from wbengine.engines import _allowed
 from wbengine.operations import _operation
-from wbengine.persistence import backends
+from wbengine.persistence import base
 from wbengine.schedules import Schedule, Schedules
 
 FACTORY = "tests.operations.flows:steps"
@@ -30,13 +29,9 @@ SIGNAL_FACTORY = "tests.dashboard.api_flows:approval"
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    _allowed.set_for_process(["tests.operations.flows", "tests.dashboard.api_flows"])
-    with contextlib.closing(backends.fetch(f"sqlite:///{tmp_path}/flows.db")) as backend:
-        with contextlib.closing(backend.get_connection()) as connection:
-            connection.upgrade()
-        yield Server(backend)
-    _allowed.set_for_process(None)
+def server(store: base.Backend) -> Iterator[Server]:
+    with allowing("tests.operations.flows", "tests.dashboard.api_flows"):
+        yield Server(store)
 
 
 def test_flow_is_submitted_signalled_and_cancelled(server: Server, audit: Any) -> None:
@@ -65,8 +60,7 @@ def test_repeated_submission_has_one_flow(server: Server) -> None:
     again = server.post("flows", {"factory": FACTORY}, **key)
     assert (first.status_code, again.status_code) == (201, 201)
     assert first.json()["uuid"] == again.json()["uuid"]
-    other = server.post("flows", {"factory": SIGNAL_FACTORY}, **key)
-    assert other.status_code == 409 and "another factory" in other.json()["detail"]
+    refused(server.post("flows", {"factory": SIGNAL_FACTORY}, **key), 409, "another factory")
     own = server.post("flows", {"factory": FACTORY, "unique": "order-18"}, **key)
     assert own.status_code == 201 and own.json()["uuid"] != first.json()["uuid"]
 
@@ -82,8 +76,7 @@ def test_ended_flow_is_not_cancelled(server: Server) -> None:
     engine = operations.start(server.backend, FACTORY)
     engine.run()
     uuid = engine.storage.flow_uuid
-    answer = server.post(f"flows/{uuid}/cancel")
-    assert answer.status_code == 409 and "SUCCESS" in answer.json()["detail"]
+    refused(server.post(f"flows/{uuid}/cancel"), 409, "SUCCESS")
     answer = server.post(f"flows/{uuid}/delete", user="ann")
     assert answer.json() == {"schema": "wbengine/flow-delete/1", "uuid": uuid}
     assert server.post(f"flows/{uuid}/delete", user="ann").status_code == 404
@@ -91,18 +84,15 @@ def test_ended_flow_is_not_cancelled(server: Server) -> None:
 
 def test_only_allowed_flows_are_submitted(server: Server) -> None:
     for factory in ("os:system", "tests.dashboard.story:good"):
-        answer = server.post("flows", {"factory": factory})
-        assert answer.status_code == 403 and "not allowed" in answer.json()["detail"], answer.text
+        refused(server.post("flows", {"factory": factory}), 403, "not allowed")
     _allowed.set_for_process(())
-    answer = server.post("flows", {"factory": FACTORY})
-    assert answer.status_code == 403 and "--flows" in answer.json()["detail"]
+    refused(server.post("flows", {"factory": FACTORY}), 403, "--flows")
 
 
 def test_errors_of_factories_and_inputs_are_those_of_the_client(server: Server) -> None:
-    missing = server.post("flows", {"factory": "tests.dashboard.api_flows:charged"})
-    assert missing.status_code == 400 and "amount" in missing.json()["detail"]
-    failing = server.post("flows", {"factory": "tests.dashboard.api_flows:failing"})
-    assert failing.status_code == 400 and "KeyError" in failing.json()["detail"]
+    for name, text in (("charged", "amount"), ("failing", "KeyError")):
+        body = {"factory": f"tests.dashboard.api_flows:{name}"}
+        refused(server.post("flows", body), 400, text)
 
 
 @pytest.mark.parametrize(
@@ -131,9 +121,7 @@ def test_errors_of_factories_and_inputs_are_those_of_the_client(server: Server) 
     ids=str,
 )
 def test_invalid_argument_is_named(server: Server, body: Any, message: str) -> None:
-    answer = server.browser.post(
-        "/api/v1/flows", json=body, headers={"authorization": f"Bearer {TOKENS['olga']}"}
-    )
+    answer = server.browser.post("/api/v1/flows", json=body, headers=bearer(TOKENS["olga"]))
     problem = answer.json()
     assert answer.status_code == 400 and problem["detail"] == message
     assert answer.headers["content-type"] == "application/problem+json"
@@ -143,10 +131,8 @@ def test_invalid_argument_is_named(server: Server, body: Any, message: str) -> N
 
 def test_roles(server: Server) -> None:
     uuid = server.post("flows", {"factory": FACTORY}).json()["uuid"]
-    refused = server.post(f"flows/{uuid}/cancel", user="victor")
-    assert refused.status_code == 403 and "needs role operator" in refused.json()["detail"]
-    refused = server.post(f"flows/{uuid}/delete")
-    assert refused.status_code == 403 and "needs role admin" in refused.json()["detail"]
+    refused(server.post(f"flows/{uuid}/cancel", user="victor"), 403, "needs role operator")
+    refused(server.post(f"flows/{uuid}/delete"), 403, "needs role admin")
 
 
 @pytest.mark.parametrize("edits", [{"inputs": {"amount": 2}}, {"results": {"first": 2}}], ids=str)
@@ -157,9 +143,9 @@ def test_retry_with_other_values_needs_role_editor(
     for user, body in (("olga", {}), ("olga", {"inputs": {}, "results": None}), ("edith", edits)):
         answer = server.post(f"flows/{uuid}/retry", body, user=user)
         assert answer.status_code != 403, "the flow has not failed, but the role suffices"
-    refused = server.post(f"flows/{uuid}/retry", edits)
-    assert refused.status_code == 403
-    assert refused.json()["detail"] == "This action needs role editor, got operator."
+    answer = server.post(f"flows/{uuid}/retry", edits)
+    assert answer.status_code == 403
+    assert answer.json()["detail"] == "This action needs role editor, got operator."
     assert "flow retry refused, from olga, operator, 192.0.2.5" in audit()[-1]
     assert server.post(f"flows/{uuid}/delete", user="edith").status_code == 403
 
@@ -180,13 +166,11 @@ def test_page_of_another_origin_is_refused(server: Server) -> None:
 
 def test_read_only_dashboard_changes_nothing(server: Server) -> None:
     with client(server) as browser:
-        headers = {"authorization": f"Bearer {story.TOKEN}"}
-        answer = browser.post("/api/v1/flows", json={"factory": FACTORY}, headers=headers)
-    assert answer.status_code == 403 and "--allow-actions" in answer.json()["detail"]
+        answer = browser.post("/api/v1/flows", json={"factory": FACTORY}, headers=bearer())
+    refused(answer, 403, "--allow-actions")
 
 
 def test_body_must_be_json_and_short(server: Server) -> None:
-    bearer = {"authorization": f"Bearer {TOKENS['olga']}"}
     for body, kind, status in (
         (b"{", "application/json", 400),
         (b'{"factory": NaN}', "application/json", 400),
@@ -194,7 +178,7 @@ def test_body_must_be_json_and_short(server: Server) -> None:
         (b"factory=x", "application/x-www-form-urlencoded", 415),
         (b" " * (_operation_routes.MAX_BODY_BYTES + 1), "application/json", 413),
     ):
-        headers = {**bearer, "content-type": kind}
+        headers = {**bearer(TOKENS["olga"]), "content-type": kind}
         answer = server.browser.post("/api/v1/flows", content=body, headers=headers)
         assert answer.status_code == status, body[:20]
 
@@ -235,9 +219,8 @@ def test_response_waits_for_the_end_of_the_flow(server: Server) -> None:
 
 def test_document_describes_all_operations(server: Server) -> None:
     with client(server) as browser:
-        bearer = {"authorization": f"Bearer {story.TOKEN}"}
-        document = browser.get("/api/v1/openapi.json", headers=bearer).json()
-        page = browser.get("/api", headers=bearer).text
+        document = browser.get("/api/v1/openapi.json", headers=bearer()).json()
+        page = browser.get("/api", headers=bearer()).text
     openapi_spec_validator.validate(document)
     ids = [each["operationId"] for path in document["paths"].values() for each in path.values()]
     assert len(ids) == len(set(ids))
@@ -317,10 +300,10 @@ def test_schedule_is_added_only_for_allowed_flows(server: Server) -> None:
     assert replaced.status_code == 200, replaced.text
     (entry,) = Schedules(server.backend).all()
     assert (entry.schedule.every, entry.schedule.tags) == (3600, {"shop": "paris"})
-    foreign = server.post("schedules/x/add", {"factory": "os:system", **times}, user="ann")
-    assert foreign.status_code == 403 and "not allowed" in foreign.json()["detail"]
-    both = server.post("schedules/x/add", {**body, "cron": "0 0 * * *"}, user="ann")
-    assert both.status_code == 400 and "exactly one of cron, every" in both.json()["detail"]
+    foreign = {"factory": "os:system", **times}
+    refused(server.post("schedules/x/add", foreign, user="ann"), 403, "not allowed")
+    both = {**body, "cron": "0 0 * * *"}
+    refused(server.post("schedules/x/add", both, user="ann"), 400, "exactly one of cron, every")
 
 
 def test_backfill_submits_a_bounded_number_of_flows(server: Server) -> None:
@@ -347,8 +330,7 @@ def test_backfill_submits_a_bounded_number_of_flows(server: Server) -> None:
 
 def test_backfill_calls_only_allowed_factories(server: Server) -> None:
     Schedules(server.backend).declare(Schedule(name="s", factory="os:getcwd", every=3600))
-    answer = server.post("schedules/s/backfill", {"from_time": "1d"})
-    assert answer.status_code == 403 and "not allowed" in answer.json()["detail"]
+    refused(server.post("schedules/s/backfill", {"from_time": "1d"}), 403, "not allowed")
     dry = server.post("schedules/s/backfill", {"from_time": "1d", "dry_run": True})
     assert dry.status_code == 200 and dry.json()["flows"]
 
@@ -371,13 +353,12 @@ def test_flows_of_unknown_code_are_not_assigned(server: Server) -> None:
     body = {"from_code": "v43", "to_code": "v42"}
     assert server.post("flows/assign", body).status_code == 403, "an operator"
     answer = server.post("flows/assign", {**body, "dry_run": True}, user="ann")
-    assert answer.status_code == 404 and "Unknown code version 'v43'" in answer.json()["detail"]
+    refused(answer, 404, "Unknown code version 'v43'")
 
 
 def test_worker_is_not_found_without_a_broker(server: Server) -> None:
     assert server.post("workers/w/drain").status_code == 403, "an operator"
-    answer = server.post("workers/w/drain", user="ann")
-    assert answer.status_code == 404 and "broker" in answer.json()["detail"]
+    refused(server.post("workers/w/drain", user="ann"), 404, "broker")
 
 
 def test_backfill_is_bounded_by_the_present_and_1970(server: Server) -> None:
@@ -408,3 +389,67 @@ def test_whole_number_may_have_a_fraction_of_zero(server: Server) -> None:
     assert answer.json()["concurrency"] == 5 and "5.0" not in answer.text
     answer = server.post("limits/set", {"name": "shop", "concurrency": 5.5})
     assert answer.status_code == 400
+
+
+FLOW = {
+    "schema", "uuid", "name", "book", "state", "owner", "owner_died", "created", "started", "ended",
+    "updated", "duration", "counts", "total", "progress", "waiting", "waits_for", "wish", "error",
+    "history", "interrupted", "shown_state", "cancelled", "queued", "failures", "revert_path",
+    "values", "cursor", "atoms", "tags", "published",
+    "step_counts", "queue", "fair_key",
+    "forked_from", "forks", "superseded_by", "parent", "children", "undo",
+    "undo_until", "used_by",
+}  # fmt: skip
+ATOM = {
+    "node", "uuid", "name", "kind", "path", "task", "state", "shown_state", "intention", "attempt",
+    "action", "worker", "submitted", "started", "ended", "runtime", "progress", "attempts",
+    "attempts_dropped", "executions", "reversions", "failure", "revert_failure", "result", "items",
+    "waiting", "waits_for", "queued", "item_rows", "incidents", "gate",
+    "steps", "execution_runtime", "reversion_runtime", "inherited",
+}  # fmt: skip
+ROW = {
+    "uuid", "name", "state", "shown_state", "created", "updated", "counts", "total", "progress",
+    "owner", "error", "waits_for", "will_wait_for", "step_counts", "paused_by", "queue", "code",
+}  # fmt: skip
+
+
+def test_flow_list_has_stable_keys(guest: TestClient) -> None:
+    data = guest.get("/api/v1/flows").json()
+    assert data["schema"] == "wbengine/flows/1"
+    assert {"schema", "flows", "after"} <= set(data)
+    assert len(data["flows"]) == 2
+    assert all(set(row) >= ROW for row in data["flows"])
+
+
+def test_unchanged_list_is_not_sent_again(guest: TestClient) -> None:
+    first = guest.get("/api/v1/flows")
+    tag = first.headers["etag"]
+    again = guest.get("/api/v1/flows", headers={"if-none-match": f'"other", {tag}'})
+    assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", tag)
+    other = guest.get("/api/v1/flows?limit=1", headers={"if-none-match": tag})
+    assert other.status_code == 200 and other.headers["etag"] != tag
+
+
+def test_flow_has_stable_keys(kept: story.Kept, guest: TestClient) -> None:
+    path = f"/api/v1/flows/{kept.uuids['leaking']}"
+    data = guest.get(path).json()
+    assert data["schema"] == "wbengine/flow/1"
+    assert set(data) == FLOW
+    assert all(set(atom) == ATOM for atom in data["atoms"])
+    assert data["state"] == "REVERTED" and data["failures"][0]["type"].endswith("RuntimeError")
+    assert "atoms" not in guest.get(f"{path}?atoms=0").json()
+
+
+def test_events_have_stable_keys(kept: story.Kept, guest: TestClient) -> None:
+    data = guest.get(f"/api/v1/flows/{kept.uuids['good']}/events").json()
+    assert data["schema"] == "wbengine/events/1"
+    assert set(data) == {"schema", "cursor", "events", "after"}
+    assert {event["schema"] for event in data["events"]} == {"wbengine/event/1"}
+    assert {"first", "last"} <= {event["name"] for event in data["events"]}
+
+
+def test_errors_are_json(guest: TestClient, stranger: TestClient) -> None:
+    for answer, status in ((guest.get("/api/v1/nothing"), 404), (stranger.get("/api/v1/x"), 401)):
+        assert answer.status_code == status
+        assert answer.json()["schema"] == "wbengine/error/1"
+        assert answer.json()["status"] == status

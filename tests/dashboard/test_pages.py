@@ -12,10 +12,11 @@ import pytest
 from starlette.testclient import TestClient
 
 from tests.dashboard import story
-from tests.dashboard.conftest import admitted, client
-from tests.support import cpu_time
-from wbengine import task
+from tests.dashboard.conftest import admitted, client, refused
+from tests.support import child_flows, cpu_time, requested
+from wbengine import engines, operations, task
 from wbengine.patterns import linear_flow, unordered_flow
+from wbengine.persistence import base
 
 
 def test_list_shows_flows_with_their_states(kept: story.Kept, guest: TestClient) -> None:
@@ -128,8 +129,7 @@ def test_tasks_can_be_filtered_by_state(kept: story.Kept, guest: TestClient) -> 
     assert f"{path}?part=body&amp;state=SUCCESS" in page, "it stays so"
     assert "No matching tasks" in guest.get(f"{path}?state=FAILURE").text
     assert guest.get(f"{path}?state=SUCCESS&start=7").status_code == 404
-    answer = guest.get(f"{path}?state=SUCESS")
-    assert answer.status_code == 400 and "SUCCESS" in answer.text
+    refused(guest.get(f"{path}?state=SUCESS"), 400, "SUCCESS")
 
 
 def test_tasks_are_found_by_name_and_sorted(kept: story.Kept, guest: TestClient) -> None:
@@ -145,8 +145,7 @@ def test_tasks_are_found_by_name_and_sorted(kept: story.Kept, guest: TestClient)
     page = guest.get(f"{path}?sort=name").text
     assert 'aria-sort="ascending"' in page and f'href="{path}?sort=-name"' in page
     assert "No matching tasks" in guest.get(f"{path}?name=nobody").text
-    answer = guest.get(f"{path}?sort=size")
-    assert answer.status_code == 400 and "took" in answer.text
+    refused(guest.get(f"{path}?sort=size"), 400, "took")
 
 
 def test_flows_in_the_graph_can_be_opened_and_closed(kept: story.Kept, guest: TestClient) -> None:
@@ -331,3 +330,32 @@ def test_nested_flows_are_collapsed_above_the_limit() -> None:
         graph = browser.get(html.unescape(opened[0])).text
         assert graph.count("Open group-") == 9 and "g3-t0 … g3-t8" in graph
         assert browser.get(f"/flows/{uuid}?under=99999").status_code == 404
+
+
+def test_pages_link_parent_and_children(store: base.Backend, tmp_path: Path) -> None:
+    inputs = {"folder": str(tmp_path), "items": ["tea", "cup"]}
+    engine = engines.load(child_flows.order, inputs, backend=store)
+    engine.run()
+    parent = engine.storage.flow_uuid
+    with client(store) as opened:
+        browser = admitted(opened)
+        page = browser.get(f"/flows/{parent}").text
+        assert f"parent={parent}" in page and "2 SUCCESS" in page
+        listed = browser.get("/", params={"parent": parent}).text
+        assert listed.count("child_flows.ship") >= 2 and "child_flows.order<" not in listed
+        (first, second) = browser.get("/api/v1/flows", params={"parent": parent}).json()["flows"]
+        assert first["parent"] == second["parent"] == parent
+        assert f"/flows/{parent}" in browser.get(f"/flows/{first['uuid']}").text
+
+
+def test_open_request_is_a_displayed_state_with_a_filter(store: base.Backend) -> None:
+    uuid, other = requested.failed(store).id, requested.failed(store).id
+    operations.request(store, uuid, "retry", by="ann")
+    with client(store, token=None) as browser:
+        rows = browser.get("/api/v1/flows?state=REQUESTED").json()["flows"]
+        assert [(row["uuid"], row["shown_state"]) for row in rows] == [(uuid, "REQUESTED")]
+        page = browser.get("/?state=REQUESTED").text
+        assert uuid in page and other not in page and "state-REQUESTED" in page
+        assert "state-REQUESTED" in browser.get(f"/flows/{uuid}").text
+        body = {"filter": {"states": ["REQUESTED"]}, "dry_run": True}
+        assert browser.post("/api/v1/flows/suspend", json=body).status_code in (200, 403)

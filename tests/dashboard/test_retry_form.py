@@ -1,31 +1,25 @@
-"""The form that retries a submitted flow with other inputs and results."""
+"""The forms that retry a flow with other values or fork it, and how forks are shown."""
 
 from __future__ import annotations
 
 import re
-import types
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.dashboard.conftest import admitted, client, site
+from tests.dashboard.conftest import admitted, client, refused, site
 from tests.dashboard.forms import send, token_in
-from tests.support import conducted, requested
+from tests.support import conducted, fork_flows, requested
+from tests.support.fork_flows import FAILING, flow_of
 from tests.support.waiting import until
 from wbengine import engines, operations
 from wbengine.conductors import backends as conductors
 from wbengine.jobs import backends as boards
-from wbengine.persistence import backends, base
+from wbengine.persistence import base, models
+from wbengine.persistence._step_notes import StepNote
+from wbengine.views import flow_status
 
 PURCHASE = "tests.cli.payments:purchase"
 LONG_PURCHASE = "tests.cli.payments:long_purchase"
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[base.Backend]:
-    with backends.backend(f"sqlite:///{tmp_path}/flows.db") as opened:
-        yield opened
 
 
 def failed(store: base.Backend, factory: str = PURCHASE, **options: object) -> str:
@@ -41,7 +35,7 @@ def failed(store: base.Backend, factory: str = PURCHASE, **options: object) -> s
 
 def test_form_requests_a_retry_with_other_values(store: base.Backend) -> None:
     uuid = failed(store, never_resolve=True)
-    with client(types.SimpleNamespace(backend=store), allow_actions=True) as browser:
+    with client(store, allow_actions=True) as browser:
         page = admitted(browser).get(f"/flows/{uuid}").text
         assert f'href="/flows/{uuid}/retry">Retry with other values</a>' in page
         form = browser.get(f"/flows/{uuid}/retry").text
@@ -51,12 +45,11 @@ def test_form_requests_a_retry_with_other_values(store: base.Backend) -> None:
         assert requested.command_of(store, uuid) is None
         token = {"form_token": token_in(form)}
         for values, code, text in (
-            ({"input:card": "4111 '"}, 400, "The value of input &#39;card&#39; must be JSON"),
-            ({"input:order": "2"}, 409, "task &#39;quote&#39; has used it"),
-            ({"input:crad": "2"}, 404, "has no input &#39;crad&#39;"),
+            ({"input:card": "4111 '"}, 400, "The value of input 'card' must be JSON"),
+            ({"input:order": "2"}, 409, "task 'quote' has used it"),
+            ({"input:crad": "2"}, 404, "has no input 'crad'"),
         ):
-            answer = send(browser, f"/flows/{uuid}/retry", {**token, **values})
-            assert answer.status_code == code and text in answer.text
+            refused(send(browser, f"/flows/{uuid}/retry", {**token, **values}), code, text)
             assert requested.command_of(store, uuid) is None
         values = {"input:card": '"a"', "result:quote": "7", "reason": " typo "}
         assert send(browser, f"/flows/{uuid}/retry", {**token, **values}).status_code == 303
@@ -71,7 +64,7 @@ def test_form_requests_a_retry_with_other_values(store: base.Backend) -> None:
 
 def test_form_of_a_reverted_flow_contains_all_inputs_and_no_results(store: base.Backend) -> None:
     uuid = failed(store)
-    with client(types.SimpleNamespace(backend=store), allow_actions=True) as browser:
+    with client(store, allow_actions=True) as browser:
         admitted(browser)
         form = browser.get(f"/flows/{uuid}/retry").text
     assert 'name="input:card"' in form and 'name="input:order"' in form
@@ -81,7 +74,7 @@ def test_form_of_a_reverted_flow_contains_all_inputs_and_no_results(store: base.
 
 def test_form_of_a_flow_with_many_tasks_is_accepted(store: base.Backend) -> None:
     uuid = failed(store, LONG_PURCHASE, never_resolve=True)
-    with client(types.SimpleNamespace(backend=store), allow_actions=True) as browser:
+    with client(store, allow_actions=True) as browser:
         admitted(browser)
         form = browser.get(f"/flows/{uuid}/retry").text
         assert "the first 100 of 121 results" in form
@@ -97,7 +90,7 @@ def test_form_of_a_flow_with_many_tasks_is_accepted(store: base.Backend) -> None
 
 def test_form_needs_allowed_actions(store: base.Backend) -> None:
     uuid = failed(store)
-    with client(types.SimpleNamespace(backend=store)) as browser:
+    with client(store) as browser:
         admitted(browser)
         assert "The dashboard is read-only" in browser.get(f"/flows/{uuid}/retry").text
         assert "Retry with other values</a>" not in browser.get(f"/flows/{uuid}").text
@@ -106,7 +99,7 @@ def test_form_needs_allowed_actions(store: base.Backend) -> None:
 @pytest.mark.parametrize(("user", "is_allowed"), [("olga", False), ("edith", True), ("ann", True)])
 def test_other_values_need_role_editor(store: base.Backend, user: str, is_allowed: bool) -> None:
     uuid = failed(store, never_resolve=True)
-    with site(types.SimpleNamespace(backend=store), user) as browser:
+    with site(store, user) as browser:
         page = browser.get(f"/flows/{uuid}").text
         assert ("Retry with other values" in page) is is_allowed
         form = browser.get(f"/flows/{uuid}/retry").text
@@ -115,3 +108,56 @@ def test_other_values_need_role_editor(store: base.Backend, user: str, is_allowe
         answer = send(browser, f"/flows/{uuid}/retry", fields)
         assert answer.status_code == (303 if is_allowed else 403), answer.text
         assert (requested.command_of(store, uuid) is not None) is is_allowed
+
+
+@pytest.fixture
+def failed_order(store: base.Backend) -> str:
+    """UUID of an order whose last step failed."""
+    FAILING.add("ship")
+    with fork_flows.board_of(store) as board:
+        uuid = fork_flows.submit(store, board, fork_flows.order, amount=1, address="here")
+        fork_flows.run(store, board)
+    FAILING.clear()
+    return uuid
+
+
+def step_of(flow: models.FlowDetail, position: int) -> str:
+    notes = ((record.uuid, StepNote.of(record)) for record in flow)
+    return next(uuid for uuid, note in notes if note is not None and note.position == position)
+
+
+def test_page_of_step_forks_the_flow_from_it(store: base.Backend, failed_order: str) -> None:
+    step = step_of(flow_of(store, failed_order), 1)
+    with client(store, allow_actions=True) as browser:
+        page = admitted(browser).get(f"/flows/{failed_order}/atoms/{step}").text
+        assert f'action="/flows/{failed_order}/fork"' in page and "Run again from" in page
+        values = {"form_token": token_in(page), "start": step, "reason": "fixed"}
+        assert send(browser, f"/flows/{failed_order}/fork", values).status_code == 303
+        (entry,) = flow_of(store, failed_order).forks
+        assert entry["start"] == "pack"
+        assert entry["flow"] in browser.get(f"/flows/{failed_order}").text
+        page = browser.get(f"/flows/{entry['flow']}").text
+        assert failed_order in page and f"Inherited from {failed_order[:8]}" in page
+
+
+def test_form_names_the_nearest_step(store: base.Backend, failed_order: str) -> None:
+    with client(store, allow_actions=True) as browser:
+        page = admitted(browser).get(f"/flows/{failed_order}").text
+        values = {"form_token": token_in(page), "start": "shipp"}
+        refused(send(browser, f"/flows/{failed_order}/fork", values), 404, "did you mean 'ship'")
+
+
+def test_views_contain_forks_and_inherited_steps(store: base.Backend, failed_order: str) -> None:
+    with client(store, allow_actions=True) as browser:
+        page = admitted(browser).get(f"/flows/{failed_order}").text
+        values = {"form_token": token_in(page), "start": "failed", "own": "true"}
+        assert send(browser, f"/flows/{failed_order}/fork", values).status_code == 303
+    with store.get_connection() as connection:
+        original = flow_status.read(connection, failed_order).to_dict()
+        (fork,) = original["forks"]
+        view = flow_status.read(connection, fork["flow"]).to_dict()
+    assert fork == {"flow": view["uuid"], "start": "ship", "own": True}
+    assert original["superseded_by"] == view["uuid"]
+    assert view["forked_from"] == {"flow": failed_order, "start": "ship", "own": True}
+    steps = view["atoms"][0]["steps"]["shown"]
+    assert [step["inherited"] for step in steps] == [failed_order, failed_order]

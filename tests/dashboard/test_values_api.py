@@ -1,21 +1,22 @@
-"""Values and exports of flows in the API: who reads them, pages, and masked secrets."""
+"""Values, exports and input schemas of flows in the API: who reads them, pages, masked secrets."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
 from tests.dashboard import story
-from tests.dashboard.conftest import FILE, TOKENS, client
+from tests.dashboard.conftest import FILE, TOKENS, allowing, bearer, client, refused
 from wbengine import exceptions, operations, task
 from wbengine._limits import account_stores
 from wbengine._limits.permit_sharing import PermitRequest
 from wbengine._tasks.limit_attributes import Quota
 from wbengine.dashboard import parse_users
 from wbengine.patterns import linear_flow
-from wbengine.persistence import backends
+from wbengine.persistence import base
 
 
 class Order(task.Task):
@@ -52,9 +53,8 @@ class Shop:
         self.without = client(self.kept, token=None, users=users)
 
     def get(self, path: str, user: str = "olga", browser: TestClient | None = None) -> Any:
-        headers = {"authorization": f"Bearer {TOKENS[user]}"}
         url = f"/api/v1/flows/{self.uuid}/{path}"
-        return (browser or self.with_values).get(url, headers=headers)
+        return (browser or self.with_values).get(url, headers=bearer(TOKENS[user]))
 
 
 @pytest.fixture
@@ -94,15 +94,13 @@ def test_values_of_one_task(shop: Shop) -> None:
     (found,) = shop.get("values?task=step-1").json()["values"]
     assert shop.get(f"values?task={found['uuid']}").json()["values"] == [found]
     assert shop.get("values?task=nothing").status_code == 404
-    wrong = shop.get("values?after=nothing")
-    assert wrong.status_code == 400 and "after must be the uuid of a task" in wrong.text
+    refused(shop.get("values?after=nothing"), 400, "after must be the uuid of a task")
     assert shop.get("values?limit=501").status_code == 400
 
 
 def test_visitors_of_a_dashboard_with_values_read_them(shop: Shop) -> None:
     assert shop.get("values", "victor").json() == shop.get("values", "olga").json()
-    answer = shop.get("values", browser=shop.without)
-    assert answer.status_code == 403 and "--show-values" in answer.json()["detail"]
+    refused(shop.get("values", browser=shop.without), 403, "--show-values")
 
 
 def test_export_has_all_that_the_pages_show(shop: Shop) -> None:
@@ -139,26 +137,20 @@ def test_failed_flow_is_exported_with_its_failure() -> None:
     kept = story.Kept()
     uuid = kept.run("f", linear_flow.Flow("f").add(Fails("stock")))
     with client(kept, show_values=True) as browser:
-        headers = {"authorization": f"Bearer {story.TOKEN}"}
-        data = browser.get(f"/api/v1/flows/{uuid}/export", headers=headers).json()
+        data = browser.get(f"/api/v1/flows/{uuid}/export", headers=bearer()).json()
     assert "out of stock" in str(data["flow"]["failures"])
     assert [each["value"] for each in data["values"]] == [None]
 
 
-def test_limits_are_listed_in_pages(tmp_path: Any) -> None:
-    with backends.backend(f"sqlite:///{tmp_path}/flows.db") as backend:
-        store = account_stores.store_of(backend)
-        quota = Quota("100/m", 0.6, 4)
-        for name in ("a", "b"):
-            for number in range(2):
-                request = PermitRequest(f"flow-{number}", 1, 2, 0, 60)
-                store.settle({name: (quota, [request])})
-        kept = story.Kept()
-        kept.backend = backend  # type: ignore[assignment]
-        with client(kept) as browser:
-            headers = {"authorization": f"Bearer {story.TOKEN}"}
-            first = browser.get("/api/v1/limits?limit=1", headers=headers).json()
-            rest = browser.get("/api/v1/limits?after=a", headers=headers).json()
+def test_limits_are_listed_in_pages(store: base.Backend) -> None:
+    account = account_stores.store_of(store)
+    quota = Quota("100/m", 0.6, 4)
+    for name in ("a", "b"):
+        for number in range(2):
+            account.settle({name: (quota, [PermitRequest(f"flow-{number}", 1, 2, 0, 60)])})
+    with client(store) as browser:
+        first = browser.get("/api/v1/limits?limit=1", headers=bearer()).json()
+        rest = browser.get("/api/v1/limits?after=a", headers=bearer()).json()
     (limit,) = first["limits"]
     flows = [{"uuid": f"flow-{number}", "held": 2, "waiting": 0} for number in range(2)]
     assert limit == {
@@ -167,3 +159,48 @@ def test_limits_are_listed_in_pages(tmp_path: Any) -> None:
         "defined": {"rate": "100/m", "concurrency": 4},
     }  # fmt: skip
     assert first["after"] == "a" and [each["name"] for each in rest["limits"]] == ["b"]
+
+
+FLOWS = "tests.support.typed_orders"
+
+
+@pytest.fixture
+def allowed() -> Iterator[None]:
+    with allowing(FLOWS):
+        yield
+
+
+def get(factory: str | None) -> Any:
+    browser = client(story.Kept(), token=None, users=parse_users(FILE))
+    query = {} if factory is None else {"factory": factory}
+    return browser.get("/api/v1/inputs", params=query, headers=bearer(TOKENS["victor"]))
+
+
+def test_viewer_reads_the_schema_of_an_allowed_flow(allowed: None) -> None:
+    answer = get(f"{FLOWS}:checkout")
+    assert answer.status_code == 200
+    data = answer.json()
+    assert data["factory"] == f"{FLOWS}:checkout"
+    assert data["inputs"]["required"] == ["order"]
+    assert data["arguments"] is None
+    assert f"{FLOWS}.Order" in data["inputs"]["$defs"]
+
+
+def test_arguments_of_a_factory_are_shown(allowed: None) -> None:
+    data = get(f"{FLOWS}:billing").json()
+    assert (data["inputs"], data["arguments"]["required"]) == (None, ["order"])
+    data = get(f"{FLOWS}:reporting").json()
+    assert (data["inputs"]["required"], data["arguments"]["required"]) == (["number"], [])
+
+
+@pytest.mark.parametrize(
+    ("factory", "status"),
+    [("tests.cli.shop:order", 403), (f"{FLOWS}:chekout", 400), ("", 400), (None, 400)],
+)
+def test_other_factories_are_errors(allowed: None, factory: str | None, status: int) -> None:
+    answer = get(factory)
+    assert answer.status_code == status, answer.text
+
+
+def test_server_without_allowed_flows_reads_none() -> None:
+    assert get(f"{FLOWS}:checkout").status_code == 403
