@@ -148,35 +148,6 @@ def test_link_from_another_site_opens_the_page(
     expect(page.get_by_text("oidc:victor")).to_be_visible()
 
 
-def test_session_is_valid_at_another_process(
-    site: Site, window: BrowserContext, dashboards: Dashboards
-) -> None:
-    page = window.new_page()
-    sign_in(page, site, "2-victor")
-    expect(page.get_by_text("oidc:victor · Read-only")).to_be_visible()
-    with dashboards.running() as other:
-        page.goto(f"{other.address}workers")
-        expect(page.get_by_text("oidc:victor · Read-only")).to_be_visible()
-
-
-def test_two_tabs_sign_in(site: Site, window: BrowserContext) -> None:
-    tabs = [window.new_page() for _ in range(2)]
-    for tab, path in zip(tabs, ("workers", "queues"), strict=True):
-        tab.goto(f"{site.address}{path}")
-        tab.get_by_role("link", name="Sign in with Example").click()
-    for tab, path in zip(tabs, ("workers", "queues"), strict=True):
-        tab.get_by_role("button", name="1-ann").click()
-        expect(tab).to_have_url(f"{site.address}{path}")
-        expect(tab.get_by_text("oidc:ann")).to_be_visible()
-
-
-def test_tags_of_a_group_hide_other_pages(site: Site, window: BrowserContext) -> None:
-    page = window.new_page()
-    sign_in(page, site, "3-bill")
-    expect(page.get_by_text("oidc:bill · team=billing")).to_be_visible()
-    assert page.get_by_role("link", name="Workers").count() == 0
-
-
 @pytest.mark.parametrize(
     ("person", "reason"),
     [
