@@ -7,7 +7,9 @@ import contextlib
 import pytest
 
 from tests.contract import places
-from tests.support import callers, reply_dropper
+from tests.support import callers, receivers, reply_dropper, shop
+from tests.support.destinations import Destination
+from tests.support.orders import Orders
 from tests.support.redis_ends import Both, End
 from wbengine.jobs import backends as boards
 from wbengine.persistence import backends as stores
@@ -17,6 +19,13 @@ from wbengine.transports import _redis_wait
 @pytest.fixture(params=["sqlite", "postgresql"])
 def uri(request, tmp_path, database_servers):
     """URI of a database. Modules that need other kinds define their own fixture."""
+    with places.place(request.param, tmp_path, database_servers) as conf:
+        yield conf["connection"]
+
+
+@pytest.fixture(params=["sqlite", "postgresql", "mysql"])
+def sql_uri(request, tmp_path, database_servers):
+    """URI of a database of each kind."""
     with places.place(request.param, tmp_path, database_servers) as conf:
         yield conf["connection"]
 
@@ -32,6 +41,41 @@ def board(store):
     """Job board in the database of the flows."""
     with boards.backend("board", "sql", persistence=store) as sql_board:
         yield sql_board
+
+
+@pytest.fixture
+def site():
+    with receivers.receiver() as opened:
+        yield opened
+
+
+@pytest.fixture
+def new_ops(store, site, tmp_path):
+    """Webhook of the store that has not begun."""
+    return Destination(store, site, tmp_path)
+
+
+@pytest.fixture
+def ops(new_ops):
+    """Webhook of the store that sends all later events."""
+    return new_ops.begin()
+
+
+@pytest.fixture
+def orders(store, tmp_path):
+    return Orders(store, tmp_path)
+
+
+@pytest.fixture(params=["sqlite", "postgresql", "mysql"])
+def here(request, tmp_path, database_servers):
+    """Database of a user with tasks in transactions."""
+    folder = tmp_path / "shop"
+    folder.mkdir()
+    with (
+        places.place(request.param, folder, database_servers) as conf,
+        contextlib.closing(shop.Shop(conf["connection"])) as database,
+    ):
+        yield database
 
 
 @pytest.fixture

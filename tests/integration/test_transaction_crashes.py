@@ -8,14 +8,12 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import pytest
 
-from tests.contract import places
-from tests.support import servers, shop
+from tests.support import shop
 from tests.support.amounts import amount
 from wbengine._calls import invocation as calls
 from wbengine._concurrency import crash_points
@@ -28,18 +26,6 @@ POINTS = (
 
 #: Longest time until a process is killed at any moment.
 KILL_SECONDS = 0.03
-
-
-@pytest.fixture(params=["sqlite", "postgresql", "mysql"])
-def here(
-    request: pytest.FixtureRequest, tmp_path: Path, database_servers: servers.Databases
-) -> Iterator[shop.Shop]:
-    folder = tmp_path / "shop"
-    folder.mkdir()
-    with places.place(request.param, folder, database_servers) as conf:
-        database = shop.Shop(conf["connection"])
-        yield database
-        database.close()
 
 
 def invoke(order: int, attempt: int, action: calls.Action, result: Any) -> Any:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
-from tests.contract import places
 from tests.support import killed, servers, shop, workers
 from wbengine import databases, engines, exceptions, retry, states, task
 from wbengine._calls import invocation as calls
@@ -21,18 +22,6 @@ from wbengine.persistence import backends as stores
 from wbengine.types import failure as ft
 
 KINDS = ("sqlite", "postgresql", "mysql")
-
-
-@pytest.fixture(params=KINDS)
-def here(
-    request: pytest.FixtureRequest, tmp_path: Path, database_servers: servers.Databases
-) -> Iterator[shop.Shop]:
-    folder = tmp_path / "shop"
-    folder.mkdir()
-    with places.place(request.param, folder, database_servers) as conf:
-        database = shop.Shop(conf["connection"])
-        yield database
-        database.close()
 
 
 on_servers = pytest.mark.parametrize("here", KINDS[1:], indirect=True)
@@ -341,77 +330,68 @@ def call_of(
     return invoke
 
 
-def test_later_attempt_makes_an_earlier_one_outdated(here: shop.Shop) -> None:
-    """An older process that starts only after the new one has no effect."""
-    assert call_of("atom", 2)() == ("paid", 7)
-    with pytest.raises(exceptions.InvalidState, match=r"Attempt 1 .* is outdated: attempt 2"):
-        call_of("atom", 1)()
-    assert here.effects() == [7]
+PAID, REFUNDED = ("paid", 7), "refunded"
+LOST = ft.Failure.from_exception(exceptions.WorkerLost("lost"))
+DECLINED = ft.Failure.from_exception(ValueError("declined"))
+OTHER_ORDER = {"arguments": {"order": 8}}
 
 
-def test_redelivered_execution_returns_stored_result(here: shop.Shop) -> None:
-    assert call_of("atom", 1)() == call_of("atom", 1)() == ("paid", 7)
-    assert here.effects() == [7]
+def executed(attempt: int, expected: object, **values: Any) -> tuple[Any, object]:
+    return functools.partial(call_of, "atom", attempt, **values), expected
 
 
-def test_attempt_after_lost_result_returns_stored_result(here: shop.Shop) -> None:
-    assert call_of("atom", 1)() == call_of("atom", 2)() == ("paid", 7)
-    assert here.effects() == [7]
-    assert here.rows() == [2]
+def reverted(
+    attempt: int, result: object, expected: object = REFUNDED, **values: Any
+) -> tuple[Any, object]:
+    return executed(attempt, expected, action="revert", result=result, **values)
 
 
-def test_attempt_after_lost_result_with_other_arguments_is_refused(here: shop.Shop) -> None:
-    call_of("atom", 1)()
-    with pytest.raises(exceptions.InvalidState, match="other arguments than its attempt 1"):
-        call_of("atom", 2, arguments={"order": 8})()
-    assert here.effects() == [7]
+#: Calls with their results, or the words of their errors; and the effects after them.
+CALLS: dict[str, tuple[list[Any], list[int]]] = {
+    "later attempt makes an earlier one outdated": (
+        [executed(2, PAID), executed(1, re.compile(r"Attempt 1 .* is outdated: attempt 2"))], [7]
+    ),
+    "redelivered execution returns stored result": ([executed(1, PAID), executed(1, PAID)], [7]),
+    "attempt after lost result returns it": ([executed(1, PAID), executed(2, PAID)], [7]),
+    "attempt after lost result with other arguments is refused": (
+        [executed(1, PAID),
+         executed(2, re.compile("other arguments than its attempt 1"), **OTHER_ORDER)], [7]
+    ),
+    "attempt after known result takes effect again": (
+        [executed(1, PAID), executed(2, ("paid", 8), settled=1, **OTHER_ORDER)], [7, 8]
+    ),
+    "lost execution is reverted with its stored result": (
+        [executed(1, PAID), reverted(2, LOST)], [-7]
+    ),
+    "revert prevents later effect of lost execution": (
+        [reverted(2, LOST, None), executed(1, re.compile("is outdated"))], []
+    ),
+    "revert is repeated neither as copy nor as later attempt": (
+        [executed(1, PAID), *[reverted(attempt, PAID) for attempt in (2, 2, 3)]], [-7]
+    ),
+    "execution after revert takes effect again": (
+        [executed(1, PAID), reverted(2, PAID), executed(3, PAID, settled=2)], [-7, 7]
+    ),
+    "failed execution after revert is not undone again": (
+        [executed(1, PAID), reverted(2, PAID), reverted(4, DECLINED, None, settled=2)], [-7]
+    ),
+}  # fmt: skip
 
 
-@pytest.mark.slow
-def test_attempt_after_known_result_takes_effect_again(here: shop.Shop) -> None:
-    call_of("atom", 1)()
-    assert call_of("atom", 2, settled=1, arguments={"order": 8})() == ("paid", 8)
-    assert here.effects() == [7, 8]
-
-
-def test_lost_execution_is_reverted_with_its_stored_result(here: shop.Shop) -> None:
-    call_of("atom", 1)()
-    lost = ft.Failure.from_exception(exceptions.WorkerLost("lost"))
-    assert call_of("atom", 2, action="revert", result=lost)() == "refunded"
-    assert here.effects() == [-7]
-
-
-def test_revert_prevents_later_effect_of_lost_execution(
-    here: shop.Shop,
-) -> None:
-    lost = ft.Failure.from_exception(exceptions.WorkerLost("lost"))
-    assert call_of("atom", 2, action="revert", result=lost)() is None
-    with pytest.raises(exceptions.InvalidState, match="is outdated"):
-        call_of("atom", 1)()
-    assert here.effects() == []
-
-
-def test_revert_is_repeated_neither_as_copy_nor_as_later_attempt(here: shop.Shop) -> None:
-    call_of("atom", 1)()
-    for attempt in (2, 2, 3):
-        revert = call_of("atom", attempt, action="revert", result=("paid", 7))
-        assert revert() == "refunded"
-    assert here.effects() == [-7]
-
-
-def test_execution_after_revert_takes_effect_again(here: shop.Shop) -> None:
-    call_of("atom", 1)()
-    call_of("atom", 2, action="revert", result=("paid", 7))()
-    assert call_of("atom", 3, settled=2)() == ("paid", 7)
-    assert here.effects() == [-7, 7]
-
-
-def test_failed_execution_after_revert_is_not_undone_again(here: shop.Shop) -> None:
-    call_of("atom", 1)()
-    call_of("atom", 2, action="revert", result=("paid", 7))()
-    failed = ft.Failure.from_exception(ValueError("declined"))
-    assert call_of("atom", 4, action="revert", result=failed, settled=2)() is None
-    assert here.effects() == [-7]
+@pytest.mark.parametrize("name", CALLS)
+def test_calls_of_several_processes_have_one_effect(here: shop.Shop, name: str) -> None:
+    """Each process makes one call: executions, copies of them, and reverts."""
+    calls_of_processes, effects = CALLS[name]
+    for make_call, expected in calls_of_processes:
+        call = make_call()
+        if isinstance(expected, re.Pattern):
+            with pytest.raises(exceptions.InvalidState, match=expected):
+                call()
+        else:
+            assert call() == expected
+    assert here.effects() == effects
+    if name == "attempt after lost result returns it":
+        assert here.rows() == [2]
 
 
 # Reverts, retries, Maps and workflows.

@@ -5,33 +5,20 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent import futures
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.contract import places
-from tests.support import mortal_shop, servers, shop, workers
+from tests.support import mortal_shop, shop, workers
 from wbengine import engines, exceptions, task
 from wbengine._transactions import registered
 from wbengine.patterns import linear_flow
 
 #: Seconds of silence after which a worker is lost: three heartbeats.
 EXPIRY = 2.0
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def here(
-    request: pytest.FixtureRequest, tmp_path: Path, database_servers: servers.Databases
-) -> Iterator[shop.Shop]:
-    folder = tmp_path / "shop"
-    folder.mkdir()
-    with places.place(request.param, folder, database_servers) as conf:
-        database = shop.Shop(conf["connection"])
-        yield database
-        database.close()
 
 
 @pytest.fixture
@@ -85,10 +72,12 @@ def run(
     return engine.storage
 
 
+on_two_kinds = pytest.mark.parametrize("here", ["sqlite", "postgresql"], indirect=True)
 POINTS = ["step.after-row", "step.after-function", "step.before-commit", "step.after-commit"]
 
 
 @pytest.mark.parametrize("point", POINTS)
+@on_two_kinds
 def test_effect_happens_once_when_worker_is_killed(
     here: shop.Shop, broker: str, tmp_path: Path, point: str
 ) -> None:
@@ -98,6 +87,7 @@ def test_effect_happens_once_when_worker_is_killed(
     assert here.rows() == [1]
 
 
+@on_two_kinds
 def test_retry_after_lost_worker_undoes_committed_effect_first(
     here: shop.Shop, broker: str, tmp_path: Path
 ) -> None:
@@ -110,6 +100,7 @@ def test_retry_after_lost_worker_undoes_committed_effect_first(
 
 
 @pytest.mark.parametrize("point", ["step.before-row", "step.after-row", "step.before-commit"])
+@on_two_kinds
 def test_effect_happens_once_when_worker_is_frozen(
     here: shop.Shop, broker: str, tmp_path: Path, point: str
 ) -> None:
@@ -137,6 +128,7 @@ def test_effect_happens_once_when_worker_is_frozen(
 @pytest.mark.parametrize(
     ("point", "effects"), [("step.after-commit", [-7]), ("step.before-commit", [])]
 )
+@on_two_kinds
 def test_lost_effect_is_undone_only_if_it_was_committed(
     here: shop.Shop, broker: str, tmp_path: Path, point: str, effects: list[int]
 ) -> None:
