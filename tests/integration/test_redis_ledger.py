@@ -37,6 +37,11 @@ def opened():
         yield make
 
 
+@pytest.fixture
+def ledger(opened, redis_url):
+    return opened(str(redis_url))
+
+
 # -- remaining keys
 
 
@@ -55,41 +60,38 @@ def test_closed_ledger_without_rows_leaves_no_keys(redis_url):
     assert redis_url.left() == []
 
 
-def test_identity_of_unused_ledger_is_kept_for_a_month(redis_url, redis_server, opened):
+def test_identity_of_unused_ledger_is_kept_for_a_month(client, ledger):
     """An engine that resumes a flow within this time finds the same ledger."""
-    ledger = opened(str(redis_url))
     ledger.open(ID, 1)
     ledger.claim(ID, 1, "w")
-    with redis_server.client(redis_url.rpartition("/")[2]) as client:
-        times = [client.ttl(key) for key in client.scan_iter() if b":r:" not in key]
+    times = [client.ttl(key) for key in client.scan_iter() if b":r:" not in key]
     # the last sweep is recorded for an hour
     kept = [seconds for seconds in times if seconds > 3600]
     assert kept and min(kept) > 29 * 24 * 3600
 
 
-def test_rows_expire_after_result_ttl_unless_claimed(redis_url, redis_server, opened):
+def test_rows_expire_after_result_ttl_unless_claimed(redis_url, opened, client):
     ledger, long, forever = (
         opened(str(redis_url), result_ttl=days and days * DAY) for days in (7, 30, None)
     )
     for id, of in ("week", ledger), ("month", long), ("forever", forever):
         of.open(id, 1)
-    with redis_server.client(redis_url.rpartition("/")[2]) as client:
 
-        def days(id):
-            return client.ttl(f"wbe:{{wbengine}}:r:{id}") / DAY
+    def days(id):
+        return client.ttl(f"wbe:{{wbengine}}:r:{id}") / DAY
 
-        assert 6.9 < days("week") <= 7 and 29.9 < days("month") <= 30 and days("forever") < 0
-        assert ledger.claim("week", 1, "w").granted
-        client.expire("wbe:{wbengine}:r:week", DAY)
-        ledger.renew("w")
-        assert 6.9 < days("week") <= 7
-        assert ledger.finish("week", 1, "w", b"r")
-        assert 6.9 < days("week") <= 7
-        client.expire("wbe:{wbengine}:r:month", DAY)
-        ledger.reopen("month", 2)
-        ledger.reopen("forever", 2)
-        assert 6.9 < days("month") <= 7 and days("forever") < 0
-        assert 29.9 < client.ttl("wbe:{wbengine}:rows") / DAY <= 30
+    assert 6.9 < days("week") <= 7 and 29.9 < days("month") <= 30 and days("forever") < 0
+    assert ledger.claim("week", 1, "w").granted
+    client.expire("wbe:{wbengine}:r:week", DAY)
+    ledger.renew("w")
+    assert 6.9 < days("week") <= 7
+    assert ledger.finish("week", 1, "w", b"r")
+    assert 6.9 < days("week") <= 7
+    client.expire("wbe:{wbengine}:r:month", DAY)
+    ledger.reopen("month", 2)
+    ledger.reopen("forever", 2)
+    assert 6.9 < days("month") <= 7 and days("forever") < 0
+    assert 29.9 < client.ttl("wbe:{wbengine}:rows") / DAY <= 30
 
 
 @pytest.mark.parametrize("wants", ["engine", "worker"])
@@ -116,13 +118,12 @@ def test_result_with_zero_ttl_is_deleted_at_once(redis_url, opened, wants, fused
     assert engine.ids() == {"two"}
 
 
-def test_result_is_kept_for_result_ttl_of_engine(redis_url, redis_server, opened):
+def test_result_is_kept_for_result_ttl_of_engine(redis_url, opened, client):
     engine, worker = opened(str(redis_url), result_ttl=1000), opened(str(redis_url))
     engine.open(ID, 1)
     worker.claim(ID, 1, "w")
     assert worker.finish(ID, 1, "w", b"r")
-    with redis_server.client(redis_url.rpartition("/")[2]) as client:
-        assert 900 < client.ttl(f"wbe:{{wbengine}}:r:{ID}") <= 1000
+    assert 900 < client.ttl(f"wbe:{{wbengine}}:r:{ID}") <= 1000
 
 
 def test_rows_and_identity_of_ledger_survive_close(redis_url, opened):
@@ -141,44 +142,39 @@ def test_each_prefix_is_a_separate_ledger(redis_url, opened):
     assert two.state(ID) is None
 
 
-def test_killed_consumer_does_not_keep_ledger_but_open_ledger_does(redis_url, redis_server):
+def test_killed_consumer_does_not_keep_ledger_but_open_ledger_does(redis_url, client):
     target = resolve(str(redis_url), exchange="ex")
     dead, last = ledgers.for_target(target), ledgers.for_target(target)
     users = "wbe:{ex}:users"
-    with redis_server.client(redis_url.rpartition("/")[2]) as client:
-        client.hset(users, dead.user, int(client.hget(users, dead.user).split()[0]) - 31_000)
-        last.close()
-        assert redis_url.left() == []
-        dead.close()
-        one, two = (ledgers.open_ledger(str(redis_url)) for _ in range(2))
-        users = "wbe:{wbengine}:users"
-        client.hset(users, one.user, int(client.hget(users, one.user).split()[0]) - 31_000)
-        two.close()
-        assert "wbe:{wbengine}:server" in redis_url.left()
-        one.close()
+    client.hset(users, dead.user, int(client.hget(users, dead.user).split()[0]) - 31_000)
+    last.close()
+    assert redis_url.left() == []
+    dead.close()
+    one, two = (ledgers.open_ledger(str(redis_url)) for _ in range(2))
+    users = "wbe:{wbengine}:users"
+    client.hset(users, one.user, int(client.hget(users, one.user).split()[0]) - 31_000)
+    two.close()
+    assert "wbe:{wbengine}:server" in redis_url.left()
+    one.close()
 
 
 # -- lost data and outages
 
 
-def test_wiped_server_keeps_identity_of_ledger_without_rows(redis_url, redis_server, opened):
+def test_wiped_server_keeps_identity_of_ledger_without_rows(redis_url, opened, client):
     engine, worker = opened(str(redis_url)), opened(str(redis_url))
     engine.open(ID, 1)
     before = engine.digest
-    with redis_server.client(redis_url.rpartition("/")[2]) as client:
-        client.flushdb()
+    client.flushdb()
     assert worker.claim(ID, 1, "w").verdict == _base.MISSING
     engine.open("next", 1)
     assert worker.claim("next", 1, "w").granted
     assert opened(str(redis_url)).digest == before
 
 
-def test_ledger_adopts_identity_that_another_created_on_wiped_server(
-    redis_url, redis_server, opened
-):
+def test_ledger_adopts_identity_that_another_created_on_wiped_server(redis_url, opened, client):
     engine = opened(str(redis_url))
-    with redis_server.client(redis_url.rpartition("/")[2]) as client:
-        client.flushdb()
+    client.flushdb()
     newcomer = opened(str(redis_url))
     assert engine.digest != newcomer.digest
     engine.open(ID, 1)
@@ -192,8 +188,7 @@ def test_connection_error_does_not_contain_password(redis_server, redis_url):
     assert redis_server.password not in str(caught.value)
 
 
-def test_rows_survive_restart_of_server(redis_server, redis_url, opened):
-    ledger = opened(str(redis_url))
+def test_rows_survive_restart_of_server(redis_server, redis_url, ledger):
     for number in range(20):
         ledger.open(f"{ID}{number}", 1)
     assert ledger.claim(f"{ID}0", 1, "w").granted
@@ -234,21 +229,20 @@ def test_unresponsive_server_raises_ledger_failure(redis_url, redis_server, open
         ledger.close()
 
 
-def test_silence_does_not_include_downtime_of_server(redis_url, redis_server, opened):
+def test_silence_does_not_include_downtime_of_server(redis_url, redis_server, opened, client):
     with tcp_proxy.threaded(redis_server.port) as proxy:
         url = f"{redis_url}?prefix=p"
         ledger = opened(url_with_port(url, redis_server, proxy.port))
         ledger.renew("w")
-        with redis_server.client(redis_url.rpartition("/")[2]) as client:
-            client.zincrby("wbe:{p}:beats", -9_000, "w")
-            running = float(client.info("server")["uptime_in_seconds"])
-            assert ledger.silence("w") >= min(9.0, running - 1)
-            client.zincrby("wbe:{p}:beats", -9_000_000, "w")
-            # before that, the server was down
-            assert running - 2 <= ledger.silence("w") < running + 60
-            before = time.monotonic()
-            proxy.cut()
-            assert ledger.silence("w") <= time.monotonic() - before
+        client.zincrby("wbe:{p}:beats", -9_000, "w")
+        running = float(client.info("server")["uptime_in_seconds"])
+        assert ledger.silence("w") >= min(9.0, running - 1)
+        client.zincrby("wbe:{p}:beats", -9_000_000, "w")
+        # before that, the server was down
+        assert running - 2 <= ledger.silence("w") < running + 60
+        before = time.monotonic()
+        proxy.cut()
+        assert ledger.silence("w") <= time.monotonic() - before
         ledger.close()
 
 
@@ -327,17 +321,19 @@ def test_repeated_calls_after_lost_replies_succeed(lossy):
 
 @pytest.fixture
 def late(redis_url, redis_server, opened):
-    """A ledger and the proxy in front of its server."""
+    """A ledger with the proxy in front of its server."""
     with tcp_proxy.threaded(redis_server.port) as proxy:
         ledger = opened(url_with_port(redis_url, redis_server, proxy.port))
         for step in steps.SCRIPTS.values():
             ledger._pool.call("SCRIPT", "LOAD", step.text)
-        yield ledger, proxy
+        ledger.proxy = proxy
+        yield ledger
 
 
 @contextlib.contextmanager
-def delayed_call(ledger, proxy, step, after=0.1):
-    """Delay the first call of the block until its end; it times out after `after` seconds."""
+def delayed_call(ledger, name, after=0.1):
+    """Delay the first call of a step until the end of the block; it times out after seconds."""
+    proxy, step = ledger.proxy, steps.SCRIPTS[name]
     proxy.hold(step.digest)
     hurry(ledger._pool._idle[-1], after)
     yield
@@ -347,106 +343,96 @@ def delayed_call(ledger, proxy, step, after=0.1):
 
 
 def test_delayed_open_does_not_open_revoked_row(late, opened, redis_url):
-    ledger, proxy = late
     other = opened(str(redis_url))
-    with delayed_call(ledger, proxy, steps.SCRIPTS["open_rows"]):
+    with delayed_call(late, "open_rows"):
         with pytest.raises(exceptions.LedgerFailure):
-            ledger.open(ID, 1)
-        assert not ledger.revoke(ID)
+            late.open(ID, 1)
+        assert not late.revoke(ID)
         other.open("others", 1)
-    assert ledger.ids() == {"others"}
-    ledger.open(ID, 1)
-    assert ledger.claim(ID, 1, "w").granted
+    assert late.ids() == {"others"}
+    late.open(ID, 1)
+    assert late.claim(ID, 1, "w").granted
 
 
 def test_delayed_open_does_not_open_row_reopened_and_revoked(late):
-    ledger, proxy = late
-    with delayed_call(ledger, proxy, steps.SCRIPTS["open_rows"]):
+    with delayed_call(late, "open_rows"):
         with pytest.raises(exceptions.LedgerFailure):
-            ledger.open_many([(ID, 1), ("other", 1)])
-        ledger.open_many([(ID, 1), ("other", 1)])
-        assert ledger.revoke(ID)
-    assert ledger.ids() == {"other"}
+            late.open_many([(ID, 1), ("other", 1)])
+        late.open_many([(ID, 1), ("other", 1)])
+        assert late.revoke(ID)
+    assert late.ids() == {"other"}
 
 
 def test_delayed_first_open_has_no_effect_after_second_attempt(late):
-    ledger, proxy = late
-    step = steps.SCRIPTS["open_rows"]
-    with delayed_call(ledger, proxy, step, after=60), futures.ThreadPoolExecutor() as threads:
-        opening = threads.submit(ledger.open, ID, 1)
-        until(lambda: proxy.held(steps.SCRIPTS["open_rows"].digest))
-        proxy.half_close()
+    with delayed_call(late, "open_rows", after=60), futures.ThreadPoolExecutor() as threads:
+        opening = threads.submit(late.open, ID, 1)
+        until(lambda: late.proxy.held(steps.SCRIPTS["open_rows"].digest))
+        late.proxy.half_close()
         opening.result(60)
-        assert ledger.revoke(ID)
-    assert ledger.ids() == set()
+        assert late.revoke(ID)
+    assert late.ids() == set()
 
 
 def test_open_of_ended_session_is_repeated(late):
-    ledger, proxy = late
-    hurry(ledger._pool._idle[-1], 60)
-    proxy.hold(steps.SCRIPTS["open_rows"].digest)
+    hurry(late._pool._idle[-1], 60)
+    late.proxy.hold(steps.SCRIPTS["open_rows"].digest)
     with futures.ThreadPoolExecutor() as threads:
-        opening = threads.submit(ledger.open, ID, 1)
-        until(lambda: proxy.held(steps.SCRIPTS["open_rows"].digest))
-        ledger._end_session(ledger._session)
-        assert ledger.state(ID) is None
-        proxy.let_go(steps.SCRIPTS["open_rows"].digest)
+        opening = threads.submit(late.open, ID, 1)
+        until(lambda: late.proxy.held(steps.SCRIPTS["open_rows"].digest))
+        late._end_session(late._session)
+        assert late.state(ID) is None
+        late.proxy.let_go(steps.SCRIPTS["open_rows"].digest)
         opening.result(60)
-    assert ledger.state(ID) == _base.Row(ID, 1, _base.ROW_OPEN)
+    assert late.state(ID) == _base.Row(ID, 1, _base.ROW_OPEN)
 
 
 def test_delayed_claim_is_not_granted_after_session_ended(late, opened, redis_url):
-    ledger, proxy = late
     other = opened(str(redis_url))
     other.open(ID, 1)
-    with delayed_call(ledger, proxy, steps.SCRIPTS["claim"]):
+    with delayed_call(late, "claim"):
         with pytest.raises(exceptions.LedgerFailure):
-            ledger.claim(ID, 1, "w")
-        ledger.renew("w")  # starts a new session
-    assert ledger.state(ID) == _base.Row(ID, 1, _base.ROW_OPEN)
-    assert ledger.claim(ID, 1, "w").granted
+            late.claim(ID, 1, "w")
+        late.renew("w")  # starts a new session
+    assert late.state(ID) == _base.Row(ID, 1, _base.ROW_OPEN)
+    assert late.claim(ID, 1, "w").granted
 
 
 def test_claim_with_lost_reply_is_released_and_other_claims_stay(late, opened, redis_url):
-    ledger, proxy = late
     other = opened(str(redis_url))
     other.open_many([(ID, 1), ("heard", 1)])
-    assert ledger.claim("heard", 1, "w").granted
-    hurry(ledger._pool._idle[-1], 0.1)
-    proxy.lose("to-client")
+    assert late.claim("heard", 1, "w").granted
+    hurry(late._pool._idle[-1], 0.1)
+    late.proxy.lose("to-client")
     with pytest.raises(exceptions.LedgerFailure):
-        ledger.claim(ID, 1, "w")
+        late.claim(ID, 1, "w")
     until(lambda: other.state(ID).holder == "w")
-    proxy.cut()
-    ledger.renew("w")
+    late.proxy.cut()
+    late.renew("w")
     assert other.state(ID) == _base.Row(ID, 1, _base.ROW_OPEN)
     assert other.state("heard").holder == "w"
 
 
 def test_delayed_release_has_no_effect_after_failed_attempt(late):
     """A worker that checks the row finds that it still owns it, and runs the request."""
-    ledger, proxy = late
-    ledger.open(ID, 1)
-    assert ledger.claim(ID, 1, "w").granted
-    with delayed_call(ledger, proxy, steps.SCRIPTS["release"]):
+    late.open(ID, 1)
+    assert late.claim(ID, 1, "w").granted
+    with delayed_call(late, "release"):
         with pytest.raises(exceptions.LedgerFailure):
-            ledger.release(ID, 1, "w")
-        assert ledger.state(ID) == _base.Row(ID, 1, _base.ROW_CLAIMED, "w")
-    assert ledger.finish(ID, 1, "w", b"result")
+            late.release(ID, 1, "w")
+        assert late.state(ID) == _base.Row(ID, 1, _base.ROW_CLAIMED, "w")
+    assert late.finish(ID, 1, "w", b"result")
 
 
 def test_delayed_first_release_does_not_undo_later_claim(late):
-    ledger, proxy = late
-    ledger.open(ID, 1)
-    assert ledger.claim(ID, 1, "w").granted
-    step = steps.SCRIPTS["release"]
-    with delayed_call(ledger, proxy, step, after=60), futures.ThreadPoolExecutor() as pool:
-        releasing = pool.submit(ledger.release, ID, 1, "w")
-        until(lambda: proxy.held(steps.SCRIPTS["release"].digest))
-        proxy.half_close()
+    late.open(ID, 1)
+    assert late.claim(ID, 1, "w").granted
+    with delayed_call(late, "release", after=60), futures.ThreadPoolExecutor() as pool:
+        releasing = pool.submit(late.release, ID, 1, "w")
+        until(lambda: late.proxy.held(steps.SCRIPTS["release"].digest))
+        late.proxy.half_close()
         assert releasing.result(60)
-        assert ledger.claim(ID, 1, "w").granted
-    assert ledger.finish(ID, 1, "w", b"result")
+        assert late.claim(ID, 1, "w").granted
+    assert late.finish(ID, 1, "w", b"result")
 
 
 # -- warnings about data loss

@@ -37,19 +37,27 @@ class Engine(Both):
         messages = [self.message("k", row.id, **headers) for row in rows]
         return self.publishing.open_and_publish(rows, messages)
 
+    def reconnect(self) -> None:
+        self.publishing.release()
+        self.publishing = self.target.open()
+
     def fail(self, *rows: _base.Opening) -> None:
         with pytest.raises(LOST):
             self.publish(*rows)
-        self.publishing.release()
-        self.publishing = self.target.open()
+        self.reconnect()
 
     def close(self) -> None:
         self.publishing.release()
         super().close()
 
 
+Reach = Callable[..., Engine]
+Dropper = reply_dropper.ReplyDropper
+Late = tuple[Engine, tcp_proxy.Proxy]
+
+
 @pytest.fixture
-def reach() -> Iterator[Callable[..., Engine]]:
+def reach() -> Iterator[Reach]:
     """Factory of engines, which are closed after the test."""
     with contextlib.ExitStack() as stack:
 
@@ -60,12 +68,7 @@ def reach() -> Iterator[Callable[..., Engine]]:
 
 
 @pytest.fixture
-def engine(
-    redis_url: str,
-    redis_server: Any,
-    dropper: reply_dropper.ReplyDropper,
-    reach: Callable[..., Engine],
-) -> Engine:
+def engine(redis_url: str, redis_server: Any, dropper: Dropper, reach: Reach) -> Engine:
     """Engine that loses some replies."""
     return reach(url_with_port(redis_url, redis_server, dropper.port))
 
@@ -77,7 +80,7 @@ def peer(redis_url: str) -> Iterator[Both]:
         yield made
 
 
-def lose_answer(dropper: reply_dropper.ReplyDropper, engine: Engine, *rows: _base.Opening) -> None:
+def lose_answer(dropper: Dropper, engine: Engine, *rows: _base.Opening) -> None:
     """Publish; the server executes it, and the reply is lost."""
     dropper.drop_reply_to = STEP.digest.encode()
     engine.fail(*rows)
@@ -99,7 +102,7 @@ def test_existing_row_is_not_overwritten(engine: Engine) -> None:
 
 
 def test_request_with_lost_reply_is_not_published_twice(
-    engine: Engine, dropper: reply_dropper.ReplyDropper, peer: Both
+    engine: Engine, dropper: Dropper, peer: Both
 ) -> None:
     """The request finished meanwhile and left no row: only the session contains it."""
     lost, new = engine.row("lost"), engine.row("new")
@@ -114,7 +117,7 @@ def test_request_with_lost_reply_is_not_published_twice(
 
 
 def test_row_and_request_lost_before_redis_can_be_published_again(
-    redis_url: str, redis_server: Any, reach: Callable[..., Engine], peer: Both
+    redis_url: str, redis_server: Any, reach: Reach, peer: Both
 ) -> None:
     with tcp_proxy.threaded(redis_server.port) as proxy:
         engine = reach(url_with_port(redis_url, redis_server, proxy.port))
@@ -132,9 +135,7 @@ def test_row_and_request_lost_before_redis_can_be_published_again(
 
 
 @pytest.fixture
-def late(
-    redis_url: str, redis_server: Any, reach: Callable[..., Engine]
-) -> Iterator[tuple[Engine, tcp_proxy.Proxy]]:
+def late(redis_url: str, redis_server: Any, reach: Reach) -> Iterator[Late]:
     with tcp_proxy.threaded(redis_server.port) as proxy:
         made = reach(url_with_port(redis_url, redis_server, proxy.port))
         yield made, proxy
@@ -154,9 +155,7 @@ def deliver_delayed(proxy: tcp_proxy.Proxy) -> None:
     until(lambda: not proxy.held(STEP.digest))
 
 
-def test_delayed_publish_has_no_effect_after_next_attempt(
-    late: tuple[Engine, tcp_proxy.Proxy], peer: Both
-) -> None:
+def test_delayed_publish_has_no_effect_after_next_attempt(late: Late, peer: Both) -> None:
     engine, proxy = late
     row = engine.row()
     publish_delayed(engine, proxy, row)
@@ -170,7 +169,7 @@ def test_delayed_publish_has_no_effect_after_next_attempt(
 
 @pytest.mark.parametrize("ends", ["revoked", "looked at", "closed"])
 def test_delayed_publish_has_no_effect_after_any_other_call(
-    late: tuple[Engine, tcp_proxy.Proxy], peer: Both, ends: str
+    late: Late, peer: Both, ends: str
 ) -> None:
     """A caller that found no row may continue as if the request was never published."""
     engine, proxy = late
@@ -206,7 +205,7 @@ def test_session_ended_by_another_thread_does_not_prevent_publish(engine: Engine
 
 
 def test_uncertain_request_is_not_published_again_to_wiped_server(
-    engine: Engine, dropper: reply_dropper.ReplyDropper, peer: Both, client: Any
+    engine: Engine, dropper: Dropper, peer: Both, client: Any
 ) -> None:
     lost = engine.row("lost")
     lose_answer(dropper, engine, lost)
@@ -220,9 +219,7 @@ def test_uncertain_request_is_not_published_again_to_wiped_server(
     assert engine.ledger.ids() == {"new"}
 
 
-def test_uncertain_request_is_not_granted_by_server_with_older_data(
-    reach: Callable[..., Engine],
-) -> None:
+def test_uncertain_request_is_not_granted_by_server_with_older_data(reach: Reach) -> None:
     """The server has lost a row that was created, claimed and dropped."""
     with (
         brokers.redis() as server,
@@ -235,8 +232,7 @@ def test_uncertain_request_is_not_granted_by_server_with_older_data(
         with contextlib.closing(Both(server.url())) as worker:
             assert [claim.granted for claim in worker.take(2)] == [True, True]
             set_back()
-            engine.publishing.release()
-            engine.publishing = engine.target.open()
+            engine.reconnect()
             assert engine.publish(lost, engine.row("new")) == [1, 1]
             assert worker.ledger.state("lost") == _base.Row(
                 "lost", 1, _base.ROW_CLAIMED, ledgers.FORGOTTEN
@@ -260,7 +256,7 @@ def test_server_without_memory_refuses_row_and_message(engine: Engine, client: A
     assert engine.ledger.ids() == {"a"}
 
 
-def test_sessions_leave_no_keys(redis_url: Any, reach: Callable[..., Engine]) -> None:
+def test_sessions_leave_no_keys(redis_url: Any, reach: Reach) -> None:
     engine = reach(redis_url)
     engine.publish(engine.row())
     engine.take(1)

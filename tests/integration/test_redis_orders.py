@@ -26,11 +26,20 @@ def ids(messages):
     return [message.properties["correlation_id"] for message in messages]
 
 
-def fill_slots(both, count):
-    """Receive `count` requests, so that the consumer has no free slot."""
+def fill_slots(both, count, *ids):
+    """Post requests and receive `count` of them, so that the consumer has no free slot."""
+    both.post(*ids)
     both.take(count, prefetch=count)
     with pytest.raises(TimeoutError):
         both.connection.drain_events(timeout=0.01)
+
+
+def finish_with_order(both, messages):
+    """Finish requests, and deliver those that the reply contains."""
+    order = both.channel.order(messages)
+    assert both.end(*messages, order=order) == [True] * len(messages)
+    order.deliver()
+    return order
 
 
 def waiting_ids(whose, server):
@@ -44,46 +53,33 @@ def waiting_ids(whose, server):
 
 
 def test_reply_fetches_as_many_requests_as_it_finishes(both, client):
-    both.post(*IDS)
-    fill_slots(both, 3)
-    order = both.channel.order(both.messages[:2])
-    assert order.max_messages == 2
-    assert both.end(*both.messages[:2], order=order) == [True, True]
-    order.deliver()
+    fill_slots(both, 3, *IDS)
+    assert finish_with_order(both, both.messages[:2]).max_messages == 2
     assert ids(both.messages) == IDS[:5]
     assert [m.claim for m in both.messages[3:]] == [_base.Claim("GRANTED", 1, None, "w")] * 2
     both.channel.forget_many(both.messages[:2])
     assert both.channel.order([]) is None, "there is no room"
     assert both.store.size("q") == 3
-    order = both.channel.order(both.messages[2:])
-    assert both.end(*both.messages[2:], order=order) == [True] * 3
-    order.deliver()
+    finish_with_order(both, both.messages[2:])
     assert ids(both.messages) == IDS
-    order = both.channel.order(both.messages[5:])
-    assert both.end(*both.messages[5:], order=order) == [True] * 3
-    order.deliver()
+    finish_with_order(both, both.messages[5:])
     assert len(both.messages) == 8
     assert both.left(client) == ([], 0)
 
 
 def test_order_stops_at_byte_limit_of_batch(both):
-    both.post("a", "b")
-    fill_slots(both, 2)
+    fill_slots(both, 2, "a", "b")
     both.ledger.open_many([("c", 1), ("d", 1)])
     for id in "c", "d":
         both.send(id, body="x" * (MAX_BATCH_BYTES * 2 // 3))
-    order = both.channel.order(both.messages)
-    assert order.max_messages == 2
-    assert both.end(*both.messages, order=order) == [True, True]
-    order.deliver()
+    assert finish_with_order(both, both.messages[:2]).max_messages == 2
     assert ids(both.messages) == ["a", "b", "c"]
     both.connection.drain_events(timeout=SOON)
     assert ids(both.messages) == ["a", "b", "c", "d"]
 
 
 def test_consumer_does_not_take_requests_for_slots_of_pending_order(both):
-    both.post(*IDS)
-    fill_slots(both, 2)
+    fill_slots(both, 2, *IDS)
     order = both.channel.order(both.messages[:1])
     with pytest.raises(TimeoutError):
         both.connection.drain_events(timeout=0.1)
@@ -106,8 +102,7 @@ def test_consumer_with_free_slots_takes_requests_without_order(both):
 
 def test_consumer_takes_requests_again_after_empty_order(both):
     """Otherwise the consumer would stop polling."""
-    both.post("a")
-    fill_slots(both, 1)
+    fill_slots(both, 1, "a")
     order = both.channel.order(both.messages)
     with pytest.raises(TimeoutError):  # no free slot
         both.connection.drain_events(timeout=0.05)
@@ -123,8 +118,7 @@ def test_requests_of_order_with_lost_reply_are_requeued_unmarked(
 ):
     with contextlib.closing(Both(url_with_port(redis_url, redis_server, dropper.port))) as lossy:
         lossy.ledger._pool.call("SCRIPT", "LOAD", _redis_scripts.SCRIPTS["finish_requests"].text)
-        both.post(*IDS)
-        fill_slots(both, 2)
+        fill_slots(both, 2, *IDS)
         order = both.channel.order(both.messages)
         dropper.drop_reply_to = _redis_scripts.SCRIPTS["finish_requests"].digest.encode()
         with pytest.raises(LOST):
@@ -142,8 +136,7 @@ def test_requests_of_order_with_lost_reply_are_requeued_unmarked(
 
 def test_consumer_closed_during_order_requeues_ordered_requests(both, redis_url, client):
     with contextlib.closing(Both(redis_url, holder="other")) as other:
-        both.post(*IDS)
-        fill_slots(both, 2)
+        fill_slots(both, 2, *IDS)
         order = both.channel.order(both.messages)
         told = both.finished(both.messages)
         other.store.finish(told, order)
@@ -155,8 +148,7 @@ def test_consumer_closed_during_order_requeues_ordered_requests(both, redis_url,
 
 
 def test_cancelled_consumer_requeues_ordered_requests(both, client):
-    both.post(*IDS)
-    fill_slots(both, 2)
+    fill_slots(both, 2, *IDS)
     order = both.channel.order(both.messages)
     both.channel.basic_cancel("q")
     both.end(*both.messages, order=order)
@@ -168,8 +160,7 @@ def test_cancelled_consumer_requeues_ordered_requests(both, client):
 
 
 def test_cancelled_consumer_that_lost_connection_requeues_requests(both, client):
-    both.post(*IDS)
-    fill_slots(both, 2)
+    fill_slots(both, 2, *IDS)
     order = both.channel.order(both.messages)
     both.channel.basic_cancel("q")
     with contextlib.closing(Both(both.url)) as other:
@@ -184,8 +175,7 @@ def test_cancelled_consumer_that_lost_connection_requeues_requests(both, client)
 
 def test_connection_lost_before_large_bodies_arrive_requeues_whole_order(both, redis_url, client):
     """A body that arrived whole was not delivered to the callback either."""
-    both.post("a", "b", "small")
-    fill_slots(both, 2)
+    fill_slots(both, 2, "a", "b", "small")
     both.ledger.open_many([("large", 1)])
     both.send("large", body="large" * 20_000)
     order = both.channel.order(both.messages)
@@ -213,8 +203,7 @@ def test_requeue_of_undelivered_copy_keeps_claim_of_another_worker(both, client)
 
 
 def test_waiting_consumer_fails_at_once_when_reply_of_order_is_lost(both):
-    both.post(*IDS)
-    fill_slots(both, 2)
+    fill_slots(both, 2, *IDS)
     order = both.channel.order(both.messages)
     failed = []
 
@@ -232,8 +221,7 @@ def test_waiting_consumer_fails_at_once_when_reply_of_order_is_lost(both):
 
 
 def test_order_reports_heartbeat_of_consumer_and_worker(both, client):
-    both.post(*IDS)
-    fill_slots(both, 2)
+    fill_slots(both, 2, *IDS)
     prefix = both.store.place.prefix
     client.zadd(f"{prefix}c", {both.store._consumer_name: 1})
     client.zadd(f"{prefix}beats", {"w": 1})
@@ -274,20 +262,16 @@ def test_busy_worker_fetches_requests_with_replies(redis_url, client, tmp_path, 
 
 
 def test_unregistered_consumer_receives_nothing_by_order_and_registers(both, client):
-    both.post(*IDS[:3])
-    fill_slots(both, 1)
+    fill_slots(both, 1, *IDS[:3])
     client.delete(f"{both.store.place.prefix}c")
-    order = both.channel.order(both.messages)
-    assert both.end(*both.messages, order=order) == [True]
-    order.deliver()
+    finish_with_order(both, both.messages)
     assert len(both.messages) == 1
     both.connection.drain_events(timeout=SOON)
     assert ids(both.messages) == IDS[:2]
 
 
 def test_refused_order_delivers_nothing_and_consumer_recovers(both, client):
-    both.post(*IDS[:3])
-    fill_slots(both, 1)
+    fill_slots(both, 1, *IDS[:3])
     order = both.channel.order(both.messages)
     client.config_set("min-replicas-to-write", 1)
     try:
@@ -303,8 +287,7 @@ def test_refused_order_delivers_nothing_and_consumer_recovers(both, client):
 
 def test_exception_in_callback_requeues_undelivered_requests_of_order(both, client, caplog):
     """The connection is closed, and requests that no callback received are requeued."""
-    both.post(*IDS[:6])
-    fill_slots(both, 2)
+    fill_slots(both, 2, *IDS[:6])
     both.channel.basic_cancel("q")
     seen: list[object] = []
 

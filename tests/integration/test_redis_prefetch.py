@@ -34,7 +34,7 @@ def publish_together(end, *bodies, key="mine"):
     assert all(end.store.publish_many(frames))
 
 
-def wait_until_blocked(end, redis_server, url):
+def wait_until_blocked(end, client):
     """Wait until the consumer blocks in the server; no message has arrived."""
 
     def began():
@@ -42,30 +42,32 @@ def wait_until_blocked(end, redis_server, url):
         return end.store._waiting.takes
 
     until(began)
-    with redis_server.client(url.rpartition("/")[2]) as client:
-        until(lambda: client.info("clients")["blocked_clients"])
+    until(lambda: client.info("clients")["blocked_clients"])
 
 
-def held(redis_server, url):
-    with redis_server.client(url.rpartition("/")[2]) as client:
-        return [key for key in client.keys("*}:h:*") for field in client.hkeys(key) if field]
+def blocked_taker(end, client, *names, **options):
+    """Return a consumer of private queues that blocks in the server."""
+    taker = consume_private(end, *names, **options)
+    wait_until_blocked(taker, client)
+    return taker
 
 
-def test_message_is_delivered_with_end_of_wait_without_another_take(redis_url, redis_server, ends):
-    taker, sender = consume_private(ends()), ends()
-    wait_until_blocked(taker, redis_server, redis_url)
-    with redis_server.client(redis_url.rpartition("/")[2]) as client:
-        before = client.info("commandstats")["cmdstat_evalsha"]["calls"]
-        sender.send("one", "mine")
-        assert taker.drain(1) == ["one"]
-        asked = client.info("commandstats")["cmdstat_evalsha"]["calls"] - before
+def held(client):
+    return [key for key in client.keys("*}:h:*") for field in client.hkeys(key) if field]
+
+
+def test_message_is_delivered_with_end_of_wait_without_another_take(ends, client):
+    taker, sender = blocked_taker(ends(), client), ends()
+    before = client.info("commandstats")["cmdstat_evalsha"]["calls"]
+    sender.send("one", "mine")
+    assert taker.drain(1) == ["one"]
+    asked = client.info("commandstats")["cmdstat_evalsha"]["calls"] - before
     assert asked == 2  # published, taken
 
 
 @pytest.mark.parametrize("prefetch", [1, 2])
-def test_prefetch_limits_delivered_messages(redis_url, redis_server, ends, prefetch):
-    taker, sender = consume_private(ends(), prefetch=prefetch, ack=False), ends()
-    wait_until_blocked(taker, redis_server, redis_url)
+def test_prefetch_limits_delivered_messages(ends, prefetch, client):
+    taker, sender = blocked_taker(ends(), client, prefetch=prefetch, ack=False), ends()
     publish_together(sender, *range(9))
     taker.drain(prefetch)
     taker.assert_no_message()
@@ -75,30 +77,28 @@ def test_prefetch_limits_delivered_messages(redis_url, redis_server, ends, prefe
         if len(taker.got) < 9:
             taker.drain(len(taker.got) + 1)
     assert taker.got == list(range(9))
-    assert not held(redis_server, redis_url)
+    assert not held(client)
 
 
-def test_immediate_acknowledgement_delivers_next_message_at_once(redis_url, redis_server, ends):
-    taker, sender = consume_private(ends(), prefetch=1), ends()
-    wait_until_blocked(taker, redis_server, redis_url)
+def test_immediate_acknowledgement_delivers_next_message_at_once(ends, client):
+    taker, sender = blocked_taker(ends(), client, prefetch=1), ends()
     publish_together(sender, *range(30))
     assert taker.drain(30) == list(range(30))
 
 
-def test_prefetched_message_is_delivered_before_later_ones(redis_url, redis_server, ends):
+def test_prefetched_message_is_delivered_before_later_ones(ends, client):
     taker, sender = consume_private(ends(), prefetch=3), ends()
     for start in range(0, 120, 12):
-        wait_until_blocked(taker, redis_server, redis_url)
+        wait_until_blocked(taker, client)
         publish_together(sender, *range(start, start + 6))
-        until(lambda: held(redis_server, redis_url))
+        until(lambda: held(client))
         publish_together(sender, *range(start + 6, start + 12))
         taker.drain(start + 12)
     assert taker.got == list(range(120))
 
 
-def test_message_published_while_consumer_had_no_credit_is_delivered(redis_url, redis_server, ends):
-    taker, sender = consume_private(ends(), prefetch=1, ack=False), ends()
-    wait_until_blocked(taker, redis_server, redis_url)
+def test_message_published_while_consumer_had_no_credit_is_delivered(ends, client):
+    taker, sender = blocked_taker(ends(), client, prefetch=1, ack=False), ends()
     publish_together(sender, 0, 1, 2)
     taker.drain(1)
     for number in range(3, 30):
@@ -111,9 +111,8 @@ def test_message_published_while_consumer_had_no_credit_is_delivered(redis_url, 
     assert taker.got == list(range(30))
 
 
-def test_cancelled_consumer_returns_prefetched_messages(redis_url, redis_server, ends):
-    taker, sender, other = consume_private(ends(), prefetch=1, ack=False), ends(), ends()
-    wait_until_blocked(taker, redis_server, redis_url)
+def test_cancelled_consumer_returns_prefetched_messages(ends, client):
+    taker, sender, other = blocked_taker(ends(), client, prefetch=1, ack=False), ends(), ends()
     publish_together(sender, 0, 1, 2)
     taker.drain(1)
     taker.channel.basic_cancel("mine")
@@ -122,38 +121,35 @@ def test_cancelled_consumer_returns_prefetched_messages(redis_url, redis_server,
     assert [m.delivery_info["redelivered"] for m in other.messages] == [False, False]
 
 
-def test_consumer_cancelled_while_it_waits_takes_no_message(redis_url, redis_server, ends):
-    taker, sender, other = consume_private(ends()), ends(), ends()
-    wait_until_blocked(taker, redis_server, redis_url)
+def test_consumer_cancelled_while_it_waits_takes_no_message(ends, client):
+    taker, sender, other = blocked_taker(ends(), client), ends(), ends()
     taker.channel.basic_cancel("mine")
     sender.send("x", "mine")
     assert other.consume("mine").drain(1) == ["x"]
     assert not taker.store._prefetched
 
 
-def test_connection_closed_while_it_waits_returns_its_message(redis_url, redis_server, ends):
-    taker, sender = consume_private(ends()), ends()
-    wait_until_blocked(taker, redis_server, redis_url)
+def test_connection_closed_while_it_waits_returns_its_message(ends, client):
+    taker, sender = blocked_taker(ends(), client), ends()
     sender.send("x", "mine")
-    until(lambda: held(redis_server, redis_url))
+    until(lambda: held(client))
     taker.close()
     other = ends().consume("mine")
     assert other.drain(1) == ["x"]
     assert other.messages[0].delivery_info["redelivered"] is False
 
 
-def test_basic_get_returns_prefetched_message(redis_url, redis_server, ends):
-    taker, sender = consume_private(ends(), "mine", "yours"), ends()
-    wait_until_blocked(taker, redis_server, redis_url)
+def test_basic_get_returns_prefetched_message(ends, client):
+    taker, sender = blocked_taker(ends(), client, "mine", "yours"), ends()
     sender.send("x", "mine")
     sender.send("y", "yours")
-    until(lambda: held(redis_server, redis_url))
+    until(lambda: held(client))
     assert json.loads(taker.channel.basic_get("yours").body) == "y"
     assert taker.channel.basic_get("yours") is None
     assert taker.drain(1) == ["x"]
 
 
-def test_wake_up_together_with_delivery_is_noticed(redis_url, redis_server, ends):
+def test_wake_up_together_with_delivery_is_noticed(ends, client):
     """A slot becomes free while a message arrives in the private queue."""
     taker, sender = consume_private(ends()), ends()
     work = taker.connection.channel()
@@ -164,7 +160,7 @@ def test_wake_up_together_with_delivery_is_noticed(redis_url, redis_server, ends
     sender.send(0, "work")
     taker.drain_until(lambda: given)
     for number in range(1, 40):
-        wait_until_blocked(taker, redis_server, redis_url)
+        wait_until_blocked(taker, client)
         sender.send(number, "work")
         sender.send(number, "mine")
         given[-1].ack()
@@ -172,7 +168,7 @@ def test_wake_up_together_with_delivery_is_noticed(redis_url, redis_server, ends
     assert taker.got == list(range(1, 40))
 
 
-def test_consumer_without_credit_wakes_up_with_over_1024_open_files(redis_url, redis_server, ends):
+def test_consumer_without_credit_wakes_up_with_over_1024_open_files(ends):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(2048, hard), hard))
     files = [os.dup(0) for _ in range(1030)]
@@ -191,23 +187,20 @@ def test_consumer_without_credit_wakes_up_with_over_1024_open_files(redis_url, r
 
 
 @pytest.mark.parametrize("lost", ["scripts", "everything", "consumers"])
-def test_waiting_consumer_survives_data_loss_of_server(
-    redis_url, redis_server, ends, monkeypatch, lost
-):
+def test_waiting_consumer_survives_data_loss_of_server(ends, monkeypatch, lost, client):
     taker, sender = consume_private(ends()), ends()
-    with redis_server.client(redis_url.rpartition("/")[2]) as client:
-        if lost == "everything":
-            with monkeypatch.context() as impatient:  # the consumer detects the loss by polling
-                impatient.setattr(_redis_wait, "POLL_SECONDS", 1)
-                taker.assert_no_message()
-                client.flushdb()
-                until(lambda: taker.assert_no_message() or client.exists("wbe:{ex}:c"))
+    if lost == "everything":
+        with monkeypatch.context() as impatient:  # the consumer detects the loss by polling
+            impatient.setattr(_redis_wait, "POLL_SECONDS", 1)
+            taker.assert_no_message()
+            client.flushdb()
+            until(lambda: taker.assert_no_message() or client.exists("wbe:{ex}:c"))
+    else:
+        wait_until_blocked(taker, client)
+        if lost == "scripts":
+            client.script_flush()
         else:
-            wait_until_blocked(taker, redis_server, redis_url)
-            if lost == "scripts":
-                client.script_flush()
-            else:
-                client.delete("wbe:{ex}:c")
+            client.delete("wbe:{ex}:c")
     assert sender.send("x", "mine")
     assert taker.drain(1) == ["x"]
     assert sender.send("y", "mine")
@@ -215,10 +208,12 @@ def test_waiting_consumer_survives_data_loss_of_server(
     assert taker.messages[1].delivery_info["redelivered"] is False
 
 
-def test_lost_delivery_is_requeued_without_redelivery_mark(redis_url, redis_server, ends, dropper):
+def test_lost_delivery_is_requeued_without_redelivery_mark(
+    redis_url, redis_server, ends, dropper, client
+):
     taker = consume_private(ends(redis_url.replace(f":{redis_server.port}/", f":{dropper.port}/")))
     sender = ends()
-    wait_until_blocked(taker, redis_server, redis_url)
+    wait_until_blocked(taker, client)
     dropper.drop_reply_to = TAKE.encode()
     sender.send("x", "mine")
     assert dropper.dropped.wait(SOON)
@@ -230,36 +225,34 @@ def test_lost_delivery_is_requeued_without_redelivery_mark(redis_url, redis_serv
     assert other.messages[0].delivery_info["redelivered"] is False
 
 
-def test_wait_ended_by_server_error_closes_connection(redis_server, ends, redis_url):
+def test_wait_ended_by_server_error_closes_connection(ends, client):
     """No later reply is mistaken for the reply to this wait."""
     taker = consume_private(ends())
-    wait_until_blocked(taker, redis_server, redis_url)
-    with redis_server.client() as client:
-        for one in client.client_list():
-            if one["cmd"] == "blpop":
-                client.execute_command("CLIENT", "UNBLOCK", one["id"], "ERROR")
+    wait_until_blocked(taker, client)
+    for one in client.client_list():
+        if one["cmd"] == "blpop":
+            client.execute_command("CLIENT", "UNBLOCK", one["id"], "ERROR")
     with pytest.raises(Exception, match="UNBLOCKED"):
         taker.drain(1)
     with pytest.raises(LOST):
         taker.drain(1)
 
 
-def test_write_refusal_of_server_during_wait_is_raised(redis_server, ends, redis_url, monkeypatch):
+def test_write_refusal_of_server_during_wait_is_raised(ends, monkeypatch, client):
     monkeypatch.setattr(_redis_wait, "POLL_SECONDS", 1)
     taker, sender = consume_private(ends()), ends()
     taker.assert_no_message()
-    with redis_server.client() as client:
-        client.config_set("min-replicas-to-write", "1")
-        try:
-            with pytest.raises(Exception, match="NOREPLICAS"):
-                taker.drain(1)
-        finally:
-            client.config_set("min-replicas-to-write", "0")
+    client.config_set("min-replicas-to-write", "1")
+    try:
+        with pytest.raises(Exception, match="NOREPLICAS"):
+            taker.drain(1)
+    finally:
+        client.config_set("min-replicas-to-write", "0")
     sender.send("x", "mine")
     assert taker.drain(1) == ["x"]
 
 
-def test_messages_of_each_publisher_are_delivered_in_order(redis_url, redis_server, ends):
+def test_messages_of_each_publisher_are_delivered_in_order(ends):
     taker = consume_private(ends(), prefetch=5, ack=False)
     over = threading.Event()
 
@@ -304,7 +297,7 @@ def claimers(redis_url):
         yield connect
 
 
-def wait_for_requests(claimer, redis_server, url, prefetch):
+def wait_for_requests(claimer, client, prefetch):
     """Consume the shared queue, and wait until the consumer blocks in the server."""
     claimer.channel.basic_qos(0, prefetch, False)
     claimer.channel.basic_consume("q", False, claimer.messages.append, consumer_tag="q")
@@ -315,38 +308,32 @@ def wait_for_requests(claimer, redis_server, url, prefetch):
         return claimer.store._waiting.takes
 
     until(began)
-    with redis_server.client(url.rpartition("/")[2]) as client:
-        until(lambda: client.info("clients")["blocked_clients"])
+    until(lambda: client.info("clients")["blocked_clients"])
 
 
-def test_request_is_claimed_with_end_of_wait_without_another_take(
-    redis_url, redis_server, claimers
-):
+def test_request_is_claimed_with_end_of_wait_without_another_take(claimers, client):
     worker, engine = claimers(), claimers("e")
-    wait_for_requests(worker, redis_server, redis_url, prefetch=1)
+    wait_for_requests(worker, client, prefetch=1)
     assert engine.post("a") == [True]
     until(lambda: engine.ledger.state("a").holder == "w")  # before the worker continues
-    with redis_server.client(redis_url.rpartition("/")[2]) as client:
-        before = client.info("commandstats")["cmdstat_evalsha"]["calls"]
-        worker.connection.drain_events(timeout=SOON)
-        assert client.info("commandstats")["cmdstat_evalsha"]["calls"] == before
+    before = client.info("commandstats")["cmdstat_evalsha"]["calls"]
+    worker.connection.drain_events(timeout=SOON)
+    assert client.info("commandstats")["cmdstat_evalsha"]["calls"] == before
     assert worker.messages[0].claim.granted
 
 
-def test_waiting_worker_takes_at_most_as_many_requests_as_it_has_capacity(
-    redis_url, redis_server, claimers
-):
+def test_waiting_worker_takes_at_most_as_many_requests_as_it_has_capacity(claimers, client):
     worker, engine, other = claimers(), claimers("e"), claimers("other")
-    wait_for_requests(worker, redis_server, redis_url, prefetch=2)
+    wait_for_requests(worker, client, prefetch=2)
     engine.post("a", "b", "c", "d", "e")
     until(lambda: engine.ledger.state("a").holder == "w")
     assert [id for id in "abcde" if engine.ledger.state(id).holder == "w"] == ["a", "b"]
     assert [claim.granted for claim in other.take(3)] == [True] * 3
 
 
-def test_requests_above_a_reduced_limit_return_as_if_not_taken(redis_url, redis_server, claimers):
+def test_requests_above_a_reduced_limit_return_as_if_not_taken(claimers, client):
     worker, engine, other = claimers(), claimers("e"), claimers("other")
-    wait_for_requests(worker, redis_server, redis_url, prefetch=2)
+    wait_for_requests(worker, client, prefetch=2)
     worker.channel.basic_qos(0, 1, False)
     engine.post("a", "b")
     worker.connection.drain_events(timeout=SOON)

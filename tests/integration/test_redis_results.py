@@ -29,10 +29,20 @@ def lossy(redis_url, redis_server, dropper):
         yield made
 
 
+def take_new(both, *ids):
+    """Post requests and take them."""
+    both.post(*ids)
+    both.take(len(ids))
+
+
+def requeue_as_of_dead_worker(both, client):
+    client.delete(f"{both.store.place.prefix}c")
+    both.store._run(_redis_scripts.leave(both.store._consumer_name, ()))
+
+
 def test_server_that_refuses_writes_rejects_results_as_a_whole():
     with brokers.redis() as server, contextlib.closing(Both(server.url())) as both:
-        both.post("known")
-        both.take(1)
+        take_new(both, "known")
         with server.client() as client:
             client.config_set("maxmemory", client.info("memory")["used_memory"] // 2)
             with pytest.raises(exceptions.LedgerFailure, match="maxmemory"):
@@ -51,8 +61,7 @@ def test_server_that_refuses_writes_rejects_results_as_a_whole():
 
 @pytest.mark.parametrize("lost", ["all", "routes"])
 def test_identity_of_ledger_is_restored_on_wiped_server(both, client, lost):
-    both.post("a")
-    both.take(1)
+    take_new(both, "a")
     if lost == "all":
         client.flushdb()
         assert both.post("b") == [0]
@@ -71,8 +80,7 @@ def test_identity_of_ledger_is_restored_on_wiped_server(both, client, lost):
 
 
 def test_results_are_stored_replied_and_acknowledged(both, client):
-    both.post("a", "b", "c")
-    both.take(3)
+    take_new(both, "a", "b", "c")
     assert both.end(*both.messages) == [True] * 3
     assert [both.ledger.state(id).state for id in "abc"] == [_base.ROW_DONE] * 3
     assert both.left(client) == ([], 0)
@@ -82,8 +90,7 @@ def test_results_are_stored_replied_and_acknowledged(both, client):
 
 
 def test_result_resent_after_lost_reply_leaves_no_message(lossy, client):
-    lossy.post("a", "b")
-    lossy.take(2)
+    take_new(lossy, "a", "b")
     lossy.lose(_redis_scripts.SCRIPTS["finish_requests"])
     with pytest.raises(LOST):
         lossy.end(*lossy.messages)
@@ -94,8 +101,7 @@ def test_result_resent_after_lost_reply_leaves_no_message(lossy, client):
 
 
 def test_reply_without_bound_queue_finishes_its_row(both, client):
-    both.post("a")
-    both.take(1)
+    take_new(both, "a")
     assert both.end(*both.messages, key="nobody") == [True]
     assert both.ledger.state("a").state == _base.ROW_DONE
     assert both.left(client) == ([], 0)
@@ -103,10 +109,8 @@ def test_reply_without_bound_queue_finishes_its_row(both, client):
 
 def test_worker_taken_for_dead_finishes_its_request(both, client):
     """The request was requeued; its result is returned when it is received again."""
-    both.post("a")
-    both.take(1)
-    client.delete(f"{both.store.place.prefix}c")  # as if it was considered dead
-    both.store._run(_redis_scripts.leave(both.store._consumer_name, ()))
+    take_new(both, "a")
+    requeue_as_of_dead_worker(both, client)
     assert both.store.size("q") == 1
     assert both.end(*both.messages) == [True]
     claim = both.take(2)[1]
@@ -117,8 +121,7 @@ def test_worker_taken_for_dead_finishes_its_request(both, client):
 
 @pytest.mark.parametrize("size", [1, 20])
 def test_results_of_several_megabytes_are_sent_in_one_step(both, client, size):
-    both.post("a", "b")
-    both.take(2)
+    take_new(both, "a", "b")
     result = b"x" * (size << 20)
     assert both.end(*both.messages, result=result) == [True, True]
     assert both.kept("b") == result
@@ -161,10 +164,8 @@ def test_large_body_is_sent_to_redis_once(both, client):
 
 
 def test_large_result_is_returned_by_claim_delivery_and_reopen(both, client):
-    both.post("a")
-    both.take(1)
-    client.delete(f"{both.store.place.prefix}c")  # requeues the request
-    both.store._run(_redis_scripts.leave(both.store._consumer_name, ()))
+    take_new(both, "a")
+    requeue_as_of_dead_worker(both, client)
     both.end(*both.messages, result=LARGE.encode())
     whole = both.ledger.state("a").result
     assert whole.endswith(LARGE.encode())
@@ -204,8 +205,7 @@ def test_body_of_large_message_is_deleted_with_its_message(both, client, end):
         both.store.delete_queue("q")
         both.messages[0].requeue()
     else:
-        client.delete(f"{both.store.place.prefix}c")
-        both.store._run(_redis_scripts.leave(both.store._consumer_name, ()))
+        requeue_as_of_dead_worker(both, client)
         both.take(2)
         assert transports.body(both.messages[1]) == LARGE
         assert both.messages[1].delivery_info["redelivered"]
@@ -216,8 +216,7 @@ def test_body_of_large_message_is_deleted_with_its_message(both, client, end):
 
 
 def test_resent_large_result_leaves_no_body(lossy, both, client):
-    lossy.post("a")
-    lossy.take(1)
+    take_new(lossy, "a")
     lossy.lose(_redis_scripts.SCRIPTS["finish_requests"])
     told = lossy.finished(lossy.messages, result=LARGE.encode())
     with pytest.raises(LOST):
@@ -234,9 +233,8 @@ def test_resent_large_result_leaves_no_body(lossy, both, client):
 
 def test_reply_without_body_of_dropped_row_is_not_delivered(both, client, caplog):
     """The engine read and dropped the row before it received the reply."""
-    both.post("a")
-    both.take(1)
-    assert both.end(both.messages[0], result=LARGE.encode()) == [True]
+    take_new(both, "a")
+    assert both.end(*both.messages, result=LARGE.encode()) == [True]
     both.ledger.drop("a")
     with pytest.raises(TimeoutError):
         both.take_answers(timeout=0.1)
@@ -246,9 +244,8 @@ def test_reply_without_body_of_dropped_row_is_not_delivered(both, client, caplog
 
 def test_result_with_zero_ttl_is_still_sent_to_engine(redis_url, client):
     with contextlib.closing(Both(redis_url, result_ttl=0)) as both:
-        both.post("a")
-        both.take(1)
-        assert both.end(both.messages[0], result=LARGE.encode()) == [True]
+        take_new(both, "a")
+        assert both.end(*both.messages, result=LARGE.encode()) == [True]
         assert both.ledger.state("a") is None
         both.take_answers()
         assert both.messages[1].body == LARGE.encode()
@@ -259,9 +256,8 @@ def test_result_with_zero_ttl_is_still_sent_to_engine(redis_url, client):
 def test_reply_outlives_its_row(redis_url, client):
     """An engine that pauses that long receives a large result like a small one."""
     with contextlib.closing(Both(redis_url, result_ttl=0.05)) as both:
-        both.post("a")
-        both.take(1)
-        assert both.end(both.messages[0], result=LARGE.encode()) == [True]
+        take_new(both, "a")
+        assert both.end(*both.messages, result=LARGE.encode()) == [True]
         until(lambda: both.ledger.state("a") is None)
         both.take_answers()
         assert both.messages[1].body == LARGE.encode()
@@ -271,9 +267,8 @@ def test_reply_outlives_its_row(redis_url, client):
 
 def test_body_is_swept_with_its_row(redis_url, client):
     with contextlib.closing(Both(redis_url, result_ttl=None)) as both:
-        both.post("a")
-        both.take(1)
-        both.end(both.messages[0], result=LARGE.encode())
+        take_new(both, "a")
+        both.end(*both.messages, result=LARGE.encode())
         assert [client.pttl(key) for key in bodies(client)] == [-1]
         assert both.ledger.sweep(-1, True) == 1
         assert bodies(client) == []
@@ -302,8 +297,7 @@ def test_body_that_expired_before_its_script_is_sent_inline(both, client, monkey
 
 def test_server_without_memory_accepts_large_results():
     with brokers.redis() as server, contextlib.closing(Both(server.url())) as both:
-        both.post("known")
-        both.take(1)
+        take_new(both, "known")
         with server.client() as client:
             client.config_set("maxmemory", client.info("memory")["used_memory"] // 2)
             with pytest.raises(exceptions.TransportFailure, match="maxmemory"):
