@@ -79,6 +79,31 @@ def take(board: impl_redis.RedisJobBoard, limit: int = 1, *except_uuids: str) ->
     return [job.name for job in board.take("me", limit, except_uuids)]
 
 
+def fail_once(
+    board: impl_redis.RedisJobBoard,
+    patch: pytest.MonkeyPatch,
+    step: str,
+    error: type[Exception],
+    *,
+    executes: bool,
+) -> tuple[Callable[..., Any], list[dict[str, Any]]]:
+    """Let the next call of a step fail, after the server has executed it or before.
+
+    Return the step, and the arguments of the call.
+    """
+    run, calls = board._steps[step], list[dict[str, Any]]()
+
+    def fail(**arguments: Any) -> Any:
+        patch.setitem(board._steps, step, run)
+        calls.append(arguments)
+        if executes:
+            run(**arguments)
+        raise error("lost")
+
+    patch.setitem(board._steps, step, fail)
+    return run, calls
+
+
 def test_jobs_of_an_earlier_release_take_turns_with_keys(
     board: impl_redis.RedisJobBoard, earlier: Earlier
 ) -> None:
@@ -152,14 +177,7 @@ def test_next_take_returns_the_jobs_of_a_take_without_an_answer(
     """Without `retry_on_timeout`, a timeout ends the call."""
     for number in range(3):
         post(board, f"job{number}")
-    run = board._steps["take"]
-
-    def lose(**arguments: Any) -> Any:
-        monkeypatch.setitem(board._steps, "take", run)
-        run(**arguments)
-        raise errors.TimeoutError("lost")
-
-    monkeypatch.setitem(board._steps, "take", lose)
+    fail_once(board, monkeypatch, "take", errors.TimeoutError, executes=True)
     with pytest.raises(exceptions.JobFailure):
         board.take("me", 2)
     with base.claims_expiring_after(60):
@@ -179,14 +197,7 @@ def test_take_that_is_executed_after_its_repetition_claims_nothing(
     """The server may read the first attempt later, because its connection is not closed there."""
     for number in range(4):
         post(board, f"job{number}")
-    run, late = board._steps["take"], list[Any]()
-
-    def delay(**arguments: Any) -> Any:
-        monkeypatch.setitem(board._steps, "take", run)
-        late.append(arguments)
-        raise error("lost")
-
-    monkeypatch.setitem(board._steps, "take", delay)
+    run, late = fail_once(board, monkeypatch, "take", error, executes=False)
     jobs = []
     with contextlib.suppress(exceptions.JobFailure):
         jobs += board.take("me", 2)
@@ -227,14 +238,7 @@ def test_step_that_is_executed_after_its_repetition_has_no_effect(
 ) -> None:
     """Otherwise a job would stay claimed, be posted again, or a queue be paused again."""
     post(board, "job")
-    run, late = board._steps[step], list[Any]()
-
-    def delay(**arguments: Any) -> Any:
-        monkeypatch.setitem(board._steps, step, run)
-        late.append(arguments)
-        raise errors.ConnectionError("lost")
-
-    monkeypatch.setitem(board._steps, step, delay)
+    run, late = fail_once(board, monkeypatch, step, errors.ConnectionError, executes=False)
     act(board)
     assert run(**late[0]) is None
     assert board.job_count == 1 and take(board, 5) == ["job"]
@@ -244,13 +248,7 @@ def test_claim_without_an_answer_can_be_abandoned(
     board: impl_redis.RedisJobBoard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     post(board, "job")
-    run = board._steps["claim"]
-
-    def lose(**arguments: Any) -> Any:
-        run(**arguments)
-        raise errors.TimeoutError("lost")
-
-    monkeypatch.setitem(board._steps, "claim", lose)
+    fail_once(board, monkeypatch, "claim", errors.TimeoutError, executes=True)
     (job,) = board.iterjobs()
     with pytest.raises(exceptions.JobFailure):
         board.claim(job, "me")
