@@ -2,120 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from tests.support import child_flows
-from tests.support.child_flows import effects
+from tests.support.orders import Orders
+from tests.support.reading import flow_uuids, read_flow
 from tests.support.waiting import until
-from wbengine import engines, exceptions, operations, states, task, testing
+from wbengine import engines, exceptions, operations, states, task
 from wbengine.operations import _retention
-from wbengine.persistence import backends
 from wbengine.persistence import base as persistence
 
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[persistence.Backend]:
-    with backends.backend(f"sqlite:///{tmp_path}/flows.db") as backend:
-        yield backend
-
-
-def submit(
-    workflow: type[task.Workflow],
-    store: persistence.Backend,
-    folder: Path,
-    *items: str,
-    **more: Any,
-) -> engines.FlowHandle:
-    given = {"folder": str(folder), "items": list(items), **more}
-    handle = engines.submit(workflow, inputs=given, backend=store)
-    testing.run_submitted(store)
-    return handle
-
-
-def children_of(store: persistence.Backend, handle: engines.FlowHandle) -> list[str]:
-    with store.get_connection() as connection:
-        rows = connection.list_flows(newest_first=False).flows
-        records = connection.flow_records([row.uuid for row in rows])
-    return [row.uuid for row in rows if records[row.uuid].parent == handle.id]
-
-
-def states_of(store: persistence.Backend, handle: engines.FlowHandle) -> list[str]:
-    children = children_of(store, handle)
-    return [engines.handle(uuid, backend=store).state for uuid in (handle.id, *children)]
+pytestmark = pytest.mark.parametrize("uri", ["sqlite"], indirect=True)
 
 
 @pytest.mark.parametrize("workflow", [child_flows.order, child_flows.order_async])
-def test_parent_receives_results_of_children(
-    workflow: type[task.Workflow], store: persistence.Backend, tmp_path: Path
-) -> None:
-    handle = submit(workflow, store, tmp_path, "tea", "cup")
+def test_parent_receives_results_of_children(workflow: type[task.Workflow], orders: Orders) -> None:
+    handle = orders.start(workflow, "tea", "cup")
     assert handle.value(timeout=0) == ["reserved tea", "reserved cup"]
-    assert states_of(store, handle) == [states.SUCCESS] * 3
+    assert orders.states(handle) == [states.SUCCESS] * 3
 
 
-def test_children_of_children_run(store: persistence.Backend, tmp_path: Path) -> None:
-    handle = submit(child_flows.order_of_orders, store, tmp_path, "tea")
+def test_children_of_children_run(orders: Orders) -> None:
+    handle = orders.start(child_flows.order_of_orders, "tea")
     assert handle.value(timeout=0) == [["reserved tea"], ["reserved tea"]]
 
 
 @pytest.mark.parametrize("deletes_by_age", [True, False])
 def test_parent_is_undone_with_all_children_after_retention_and_prune(
-    store: persistence.Backend, tmp_path: Path, deletes_by_age: bool
+    orders: Orders, deletes_by_age: bool
 ) -> None:
-    given = {"folder": str(tmp_path), "items": ["tea"]}
-    handle = engines.submit(
-        child_flows.order_of_orders, inputs=given, backend=store, undo_until="30d"
-    )
-    testing.run_submitted(store)
-    with store.get_connection() as connection:
+    handle = orders.start(child_flows.order_of_orders, "tea", undo_until="30d")
+    with orders.store.get_connection() as connection:
         if deletes_by_age:
             before = {states.SUCCESS: connection.now() + 1.0}
             assert _retention.delete_ended(connection, before, 100) == 0
         else:
-            assert list(operations.prune(store, before=connection.now() + 1.0)) == []
-    operations.request(store, handle.id, "revert")
-    testing.run_submitted(store)
+            assert list(operations.prune(orders.store, before=connection.now() + 1.0)) == []
+    orders.request(handle.id, "revert")
     assert handle.state == states.REVERTED
-    assert effects(tmp_path).count("release-tea") == effects(tmp_path).count("reserve-tea") == 2
+    assert orders.effects.count("release-tea") == orders.effects.count("reserve-tea") == 2
 
 
-def test_children_have_priority_and_queue_of_their_parent(
-    store: persistence.Backend, tmp_path: Path
-) -> None:
-    given = {"folder": str(tmp_path), "items": ["tea"]}
-    handle = engines.submit(
-        child_flows.order, inputs=given, backend=store, priority="high", queue="shop", fair_key="a"
-    )
-    testing.run_submitted(store)
-    with store.get_connection() as connection:
-        records = connection.flow_records([handle.id, *children_of(store, handle)])
+def test_children_have_priority_and_queue_of_their_parent(orders: Orders) -> None:
+    options = {"priority": "high", "queue": "shop", "fair_key": "a"}
+    handle = orders.start(child_flows.order, "tea", **options)
+    with orders.store.get_connection() as connection:
+        records = connection.flow_records([handle.id, *orders.children(handle)])
     parent, child = (record.meta["submitted"] for record in records.values())
     assert parent == child and child["queue"] == "shop"
 
 
-def test_parent_is_parked_while_its_children_wait(
-    store: persistence.Backend, tmp_path: Path
-) -> None:
-    handle = submit(child_flows.order_and_wait, store, tmp_path, "tea", "cup")
-    assert states_of(store, handle) == [states.WAITING] * 3
-    for uuid in children_of(store, handle):
-        operations.signal(store, uuid, "go")
-    testing.run_submitted(store)
+def test_parent_is_parked_while_its_children_wait(orders: Orders) -> None:
+    handle = orders.start(child_flows.order_and_wait, "tea", "cup")
+    assert orders.states(handle) == [states.WAITING] * 3
+    orders.let_children_go(handle)
     assert handle.value(timeout=0) == ["tea", "cup"]
 
 
-def test_cancelled_parent_ends_after_its_children(
-    store: persistence.Backend, tmp_path: Path
-) -> None:
-    handle = submit(child_flows.order_and_wait, store, tmp_path, "tea", "cup")
+def test_cancelled_parent_ends_after_its_children(orders: Orders) -> None:
+    handle = orders.start(child_flows.order_and_wait, "tea", "cup")
     handle.cancel("enough")
-    testing.run_submitted(store)
-    assert states_of(store, handle) == [states.REVERTED] * 3
-    assert sorted(effects(tmp_path)) == ["release-cup", "release-tea", "reserve-cup", "reserve-tea"]
+    orders.run()
+    assert orders.states(handle) == [states.REVERTED] * 3
+    assert sorted(orders.effects) == ["release-cup", "release-tea", "reserve-cup", "reserve-tea"]
     with pytest.raises(exceptions.Cancelled, match="enough"):
         handle.value(timeout=0)
 
@@ -131,221 +80,184 @@ def interrupt(store: persistence.Backend, uuid: str) -> None:
         connection.release_lease(lease)
 
 
-def test_interrupted_child_continues(store: persistence.Backend, tmp_path: Path) -> None:
-    handle = submit(child_flows.order_and_wait, store, tmp_path, "tea")
-    (child,) = children_of(store, handle)
-    interrupt(store, child)
-    testing.run_submitted(store)
-    assert states_of(store, handle) == [states.WAITING] * 2
-    operations.signal(store, child, "go")
-    testing.run_submitted(store)
+def test_interrupted_child_continues(orders: Orders) -> None:
+    handle = orders.start(child_flows.order_and_wait, "tea")
+    (child,) = orders.children(handle)
+    interrupt(orders.store, child)
+    orders.run()
+    assert orders.states(handle) == [states.WAITING] * 2
+    operations.signal(orders.store, child, "go")
+    orders.run()
     assert handle.value(timeout=0) == ["tea"]
 
 
 @pytest.mark.parametrize("request_", [None, "resume", "retry"])
 def test_cancelled_parent_ends_after_interrupted_child(
-    store: persistence.Backend, tmp_path: Path, request_: str | None
+    orders: Orders, request_: str | None
 ) -> None:
     """The child is reverted, also if it is about to be resumed or retried."""
-    handle = submit(child_flows.order_and_wait, store, tmp_path, "tea")
-    (child,) = children_of(store, handle)
-    interrupt(store, child)
+    handle = orders.start(child_flows.order_and_wait, "tea")
+    (child,) = orders.children(handle)
+    interrupt(orders.store, child)
     if request_ is not None:
-        operations.request(store, child, request_)
+        operations.request(orders.store, child, request_)
     handle.cancel("enough")
-    testing.run_submitted(store)
-    assert states_of(store, handle) == [states.REVERTED] * 2
-    assert effects(tmp_path) == ["reserve-tea", "release-tea"]
+    orders.run()
+    assert orders.states(handle) == [states.REVERTED] * 2
+    assert orders.effects == ["reserve-tea", "release-tea"]
 
 
-def test_cancelled_parent_ends_after_interrupted_child_in_its_process(
-    store: persistence.Backend, tmp_path: Path
-) -> None:
-    given = {"folder": str(tmp_path), "items": ["tea"]}
-    engine = engines.load(child_flows.order_and_wait, given, backend=store)
+def test_cancelled_parent_ends_after_interrupted_child_in_its_process(orders: Orders) -> None:
+    given = {"folder": str(orders.folder), "items": ["tea"]}
+    engine = engines.load(child_flows.order_and_wait, given, backend=orders.store)
     uuid = engine.storage.flow_uuid
     for _ in engine.run_iter(timeout=0.01):
-        if effects(tmp_path):
+        if orders.effects:
             engine.suspend()
-    with store.get_connection() as connection:
-        (child,) = [row.uuid for row in connection.list_flows(parent=uuid).flows]
-    interrupt(store, child)
-    operations.cancel(store, uuid)
+    (child,) = flow_uuids(orders.store, parent=uuid)
+    interrupt(orders.store, child)
+    operations.cancel(orders.store, uuid)
     with pytest.raises(exceptions.Cancelled):
-        operations.resume(store, uuid).run(timeout=30)
-    with store.get_connection() as connection:
-        assert connection.get_flow_details(child).state == states.REVERTED
-    assert effects(tmp_path) == ["reserve-tea", "release-tea"]
+        operations.resume(orders.store, uuid).run(timeout=30)
+    assert read_flow(orders.store, child).state == states.REVERTED
+    assert orders.effects == ["reserve-tea", "release-tea"]
 
 
-def test_cancelled_parent_leaves_detached_children(
-    store: persistence.Backend, tmp_path: Path
-) -> None:
-    handle = submit(child_flows.order_and_wait, store, tmp_path, "tea", detached=True)
+def test_cancelled_parent_leaves_detached_children(orders: Orders) -> None:
+    handle = orders.start(child_flows.order_and_wait, "tea", detached=True)
     handle.cancel()
-    testing.run_submitted(store)
-    assert states_of(store, handle) == [states.REVERTED, states.WAITING]
-    assert effects(tmp_path) == ["reserve-tea"]
+    orders.run()
+    assert orders.states(handle) == [states.REVERTED, states.WAITING]
+    assert orders.effects == ["reserve-tea"]
 
 
-def test_cancelled_child_is_failure_of_its_step(store: persistence.Backend, tmp_path: Path) -> None:
-    handle = submit(child_flows.order_and_wait, store, tmp_path, "tea", "cup")
-    operations.cancel(store, children_of(store, handle)[0], reason="sold out")
-    testing.run_submitted(store)
-    assert states_of(store, handle) == [states.REVERTED] * 3
+def test_cancelled_child_is_failure_of_its_step(orders: Orders) -> None:
+    handle = orders.start(child_flows.order_and_wait, "tea", "cup")
+    operations.cancel(orders.store, orders.children(handle)[0], reason="sold out")
+    orders.run()
+    assert orders.states(handle) == [states.REVERTED] * 3
     with pytest.raises(exceptions.Cancelled, match="sold out"):
         handle.value(timeout=0)
 
 
-def test_suspended_parent_suspends_its_children_and_resumes_them(
-    store: persistence.Backend, tmp_path: Path
-) -> None:
-    handle = submit(child_flows.order_and_wait, store, tmp_path, "tea", "cup")
-    operations.suspend(store, handle.id, reason="night")
-    testing.run_submitted(store)
-    assert states_of(store, handle) == [states.SUSPENDED] * 3
-    for uuid in children_of(store, handle):
-        operations.signal(store, uuid, "go")
-    testing.run_submitted(store)
-    assert states_of(store, handle) == [states.SUSPENDED] * 3
-    operations.request(store, handle.id, "resume")
-    testing.run_submitted(store)
+def test_suspended_parent_suspends_its_children_and_resumes_them(orders: Orders) -> None:
+    handle = orders.start(child_flows.order_and_wait, "tea", "cup")
+    operations.suspend(orders.store, handle.id, reason="night")
+    orders.run()
+    assert orders.states(handle) == [states.SUSPENDED] * 3
+    orders.let_children_go(handle)
+    assert orders.states(handle) == [states.SUSPENDED] * 3
+    orders.request(handle.id, "resume")
     assert handle.value(timeout=0) == ["tea", "cup"]
 
 
-def test_resumed_parent_leaves_child_that_was_suspended_alone(
-    store: persistence.Backend, tmp_path: Path
-) -> None:
-    handle = submit(child_flows.order_and_wait, store, tmp_path, "tea", "cup")
-    operations.suspend(store, children_of(store, handle)[0], reason="inventory")
-    operations.suspend(store, handle.id)
-    testing.run_submitted(store)
-    operations.request(store, handle.id, "resume")
-    testing.run_submitted(store)
-    assert states_of(store, handle) == [states.WAITING, states.SUSPENDED, states.WAITING]
+def test_resumed_parent_leaves_child_that_was_suspended_alone(orders: Orders) -> None:
+    handle = orders.start(child_flows.order_and_wait, "tea", "cup")
+    operations.suspend(orders.store, orders.children(handle)[0], reason="inventory")
+    operations.suspend(orders.store, handle.id)
+    orders.run()
+    orders.request(handle.id, "resume")
+    assert orders.states(handle) == [states.WAITING, states.SUSPENDED, states.WAITING]
 
 
-def test_suspended_parent_leaves_detached_children(
-    store: persistence.Backend, tmp_path: Path
-) -> None:
-    handle = submit(child_flows.order_and_wait, store, tmp_path, "tea", detached=True)
-    operations.suspend(store, handle.id)
-    testing.run_submitted(store)
-    assert states_of(store, handle) == [states.SUSPENDED, states.WAITING]
+def test_suspended_parent_leaves_detached_children(orders: Orders) -> None:
+    handle = orders.start(child_flows.order_and_wait, "tea", detached=True)
+    operations.suspend(orders.store, handle.id)
+    orders.run()
+    assert orders.states(handle) == [states.SUSPENDED, states.WAITING]
 
 
-def test_failed_parent_reverts_complete_children(
-    store: persistence.Backend, tmp_path: Path
-) -> None:
-    handle = submit(child_flows.order_and_fail, store, tmp_path, "tea", "cup")
-    assert states_of(store, handle) == [states.REVERTED] * 3
-    assert effects(tmp_path) == ["reserve-tea", "reserve-cup", "release-cup", "release-tea"]
+def test_failed_parent_reverts_complete_children(orders: Orders) -> None:
+    handle = orders.start(child_flows.order_and_fail, "tea", "cup")
+    assert orders.states(handle) == [states.REVERTED] * 3
+    assert orders.effects == ["reserve-tea", "reserve-cup", "release-cup", "release-tea"]
 
 
-def test_failed_revert_of_child_is_tried_once_for_each_revert_of_parent(
-    store: persistence.Backend, tmp_path: Path
-) -> None:
-    handle = submit(child_flows.order_and_fail, store, tmp_path, "tea", "stuck")
-    assert states_of(store, handle) == [states.FAILURE, states.SUCCESS, states.FAILURE]
-    with store.get_connection() as connection:
-        child = connection.get_flow_details(children_of(store, handle)[1], lazy=True)
+def test_failed_revert_of_child_is_tried_once_for_each_revert_of_parent(orders: Orders) -> None:
+    handle = orders.start(child_flows.order_and_fail, "tea", "stuck")
+    assert orders.states(handle) == [states.FAILURE, states.SUCCESS, states.FAILURE]
+    child = read_flow(orders.store, orders.children(handle)[1], lazy=True)
     assert [change.state for change in child.history].count(states.FAILURE) == 1
-    operations.request(store, handle.id, "revert")
-    testing.run_submitted(store)
-    assert states_of(store, handle) == [states.FAILURE, states.SUCCESS, states.FAILURE]
-    with store.get_connection() as connection:
-        child = connection.get_flow_details(children_of(store, handle)[1], lazy=True)
+    orders.request(handle.id, "revert")
+    assert orders.states(handle) == [states.FAILURE, states.SUCCESS, states.FAILURE]
+    child = read_flow(orders.store, orders.children(handle)[1], lazy=True)
     assert [change.state for change in child.history].count(states.FAILURE) == 2
 
 
-def test_reverted_parent_after_success_reverts_its_children(
-    store: persistence.Backend, tmp_path: Path
-) -> None:
-    handle = submit(child_flows.order, store, tmp_path, "tea", "cup")
-    operations.request(store, handle.id, "revert", reason="returned")
-    testing.run_submitted(store)
-    assert states_of(store, handle) == [states.REVERTED] * 3
-    assert effects(tmp_path) == ["reserve-tea", "reserve-cup", "release-cup", "release-tea"]
+def test_reverted_parent_after_success_reverts_its_children(orders: Orders) -> None:
+    handle = orders.start(child_flows.order, "tea", "cup")
+    orders.request(handle.id, "revert", reason="returned")
+    assert orders.states(handle) == [states.REVERTED] * 3
+    assert orders.effects == ["reserve-tea", "reserve-cup", "release-cup", "release-tea"]
 
 
-def test_deleted_child_is_failure_of_its_step(store: persistence.Backend, tmp_path: Path) -> None:
-    handle = submit(child_flows.order_and_wait, store, tmp_path, "tea")
-    with store.get_connection() as connection:
-        connection.destroy_flow(children_of(store, handle)[0])
-    testing.run_submitted(store)
+def test_deleted_child_is_failure_of_its_step(orders: Orders) -> None:
+    handle = orders.start(child_flows.order_and_wait, "tea")
+    with orders.store.get_connection() as connection:
+        connection.destroy_flow(orders.children(handle)[0])
+    orders.run()
     with pytest.raises(exceptions.FlowDeleted):
         handle.value(timeout=0)
 
 
-def test_parent_that_ends_before_its_child_starts_no_second_child(
-    store: persistence.Backend, tmp_path: Path
-) -> None:
-    handle = submit(child_flows.order, store, tmp_path, "none", "tea")
-    assert states_of(store, handle) == [states.REVERTED] * 2
-    testing.run_submitted(store)
-    assert states_of(store, handle) == [states.REVERTED] * 2
+def test_parent_that_ends_before_its_child_starts_no_second_child(orders: Orders) -> None:
+    handle = orders.start(child_flows.order, "none", "tea")
+    assert orders.states(handle) == [states.REVERTED] * 2
+    orders.run()
+    assert orders.states(handle) == [states.REVERTED] * 2
 
 
-def test_users_cannot_send_the_signal_of_an_end(store: persistence.Backend, tmp_path: Path) -> None:
-    handle = submit(child_flows.order_and_wait, store, tmp_path, "tea")
+def test_users_cannot_send_the_signal_of_an_end(orders: Orders) -> None:
+    handle = orders.start(child_flows.order_and_wait, "tea")
     with pytest.raises(ValueError, match="printable"):
-        handle.signal(f"\x1echild:{children_of(store, handle)[0]}")
+        handle.signal(f"\x1echild:{orders.children(handle)[0]}")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("factory", ["limited_parent", "limited_grandparent"])
-def test_child_with_limit_of_its_parent_uses_its_permit(
-    factory: str, store: persistence.Backend, tmp_path: Path
-) -> None:
-    given = {"folder": str(tmp_path), "tenant": "ann"}
+def test_child_with_limit_of_its_parent_uses_its_permit(factory: str, orders: Orders) -> None:
+    given = {"folder": str(orders.folder), "tenant": "ann"}
     handles = [
-        engines.submit(f"tests.support.child_flows:{name}", inputs=given, backend=store)
+        engines.submit(f"tests.support.child_flows:{name}", inputs=given, backend=orders.store)
         for name in (factory, "limited", factory)
     ]
-    until(lambda: testing.run_submitted(store) == [], within=3.0)
+    until(lambda: orders.run() == [], within=3.0)
     assert [handle.state for handle in handles] == [states.SUCCESS] * 3
-    assert effects(tmp_path) == ["use-ann"] * 3
+    assert orders.effects == ["use-ann"] * 3
     for handle in handles:
-        operations.request(store, handle.id, "revert")
-    until(lambda: testing.run_submitted(store) == [], within=3.0)
+        operations.request(orders.store, handle.id, "revert")
+    until(lambda: orders.run() == [], within=3.0)
     assert [handle.state for handle in handles] == [states.REVERTED] * 3
 
 
 @pytest.mark.parametrize("is_forked_again", [False, True])
-def test_fork_that_owns_a_child_reverts_it(
-    is_forked_again: bool, store: persistence.Backend, tmp_path: Path
-) -> None:
-    handle = submit(child_flows.order_and_pack, store, tmp_path, "tea")
-    fork = operations.fork(store, handle.id, "reserve", own=True).uuid
-    testing.run_submitted(store)
+def test_fork_that_owns_a_child_reverts_it(is_forked_again: bool, orders: Orders) -> None:
+    handle = orders.start(child_flows.order_and_pack, "tea")
+    fork = operations.fork(orders.store, handle.id, "reserve", own=True).uuid
+    orders.run()
     if is_forked_again:
-        fork = operations.fork(store, fork, "reserve", own=True).uuid
-        testing.run_submitted(store)
-    with store.get_connection() as connection:
-        (child,) = children_of(store, handle)
+        fork = operations.fork(orders.store, fork, "reserve", own=True).uuid
+        orders.run()
+    with orders.store.get_connection() as connection:
+        (child,) = orders.children(handle)
         connection.destroy_flow(handle.id)
-    operations.request(store, fork, "revert")
-    testing.run_submitted(store)
-    ended = [engines.handle(uuid, backend=store).state for uuid in (fork, child)]
+    orders.request(fork, "revert")
+    ended = [engines.handle(uuid, backend=orders.store).state for uuid in (fork, child)]
     assert ended == [states.REVERTED] * 2
-    assert effects(tmp_path)[-2:] == ["release-box", "release-tea"]
+    assert orders.effects[-2:] == ["release-box", "release-tea"]
 
 
-def test_parent_is_not_reverted_before_the_fork_that_owns_its_child(
-    store: persistence.Backend, tmp_path: Path
-) -> None:
-    handle = submit(child_flows.order_and_pack, store, tmp_path, "tea")
-    (child,) = children_of(store, handle)
-    fork = operations.fork(store, child, "reserve", undo=True).uuid
-    testing.run_submitted(store)
+def test_parent_is_not_reverted_before_the_fork_that_owns_its_child(orders: Orders) -> None:
+    handle = orders.start(child_flows.order_and_pack, "tea")
+    (child,) = orders.children(handle)
+    fork = operations.fork(orders.store, child, "reserve", undo=True).uuid
+    orders.run()
     for expected in (states.FAILURE, states.REVERTED):
-        operations.request(store, handle.id, "revert")
-        testing.run_submitted(store)
+        orders.request(handle.id, "revert")
         assert handle.state == expected
         if expected == states.FAILURE:
             with pytest.raises(exceptions.InvalidState, match=f"revert or cancel .* {fork}"):
                 handle.value(timeout=0)
-            operations.request(store, fork, "revert")
-            testing.run_submitted(store)
-    assert effects(tmp_path)[-2:] == ["release-box", "release-tea"]
-    assert effects(tmp_path).count("release-tea") == 2
+            orders.request(fork, "revert")
+    assert orders.effects[-2:] == ["release-box", "release-tea"]
+    assert orders.effects.count("release-tea") == 2
