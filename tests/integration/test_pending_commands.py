@@ -12,27 +12,16 @@ import pytest
 
 from tests.operations import flows
 from tests.support import conducted, signalled
+from tests.support.reading import read_flow
 from tests.support.waiting import until
 from wbengine import engines, exceptions, operations, states
 from wbengine._concurrency import crash_points
 from wbengine.conductors import service
 from wbengine.conductors.backends import impl_nonblocking
-from wbengine.jobs import backends as boards
 from wbengine.jobs.backends import impl_sql
-from wbengine.persistence import _history, _lease_renewer, backends, base
+from wbengine.persistence import _history, _lease_renewer, base
 
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[base.Backend]:
-    with backends.backend(f"sqlite:///{tmp_path}/flows.db") as opened:
-        yield opened
-
-
-@pytest.fixture
-def board(store: base.Backend) -> Iterator[impl_sql.SQLJobBoard]:
-    with boards.backend("b", "sql", persistence=store) as opened:
-        assert isinstance(opened, impl_sql.SQLJobBoard)
-        yield opened
+pytestmark = pytest.mark.parametrize("uri", ["sqlite"], indirect=True)
 
 
 @pytest.fixture
@@ -47,8 +36,7 @@ def commands_of(store: base.Backend, uuid: str) -> dict[str, base.FlowCommand]:
 
 
 def is_suspended_by_command(store: base.Backend, uuid: str) -> bool:
-    with contextlib.closing(store.get_connection()) as connection:
-        return connection.get_flow_details(uuid).is_suspended_by_command
+    return read_flow(store, uuid).is_suspended_by_command
 
 
 @contextlib.contextmanager

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,17 +13,14 @@ from wbengine.engines import _allowed
 from wbengine.engines._flow_inputs import JsonInputs
 from wbengine.engines._input_types import InvalidInputs
 from wbengine.operations import _operation
-from wbengine.persistence import backends, base
+from wbengine.persistence import base
 from wbengine.schedules import Schedule, Schedules
 
 MODULE = typed_orders.__name__
 CHECKOUT = f"{MODULE}:checkout"
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[base.Backend]:
-    with backends.backend(f"sqlite:///{tmp_path}/flows.db") as opened:
-        yield opened
+pytestmark = pytest.mark.parametrize("uri", ["sqlite"], indirect=True)
 
 
 @pytest.mark.parametrize("order", [JSON_ORDER, {"number": "7"}, "7"])

@@ -30,6 +30,15 @@ def backend(tmp_path: Path) -> Iterator[Any]:
         yield opened
 
 
+def submit(backend: Any, factory: Any, **signals: Any) -> engines.FlowHandle[Any]:
+    """Submit a flow, send it signals, and run it until it waits or ends."""
+    handle = engines.submit(factory, backend=backend)
+    for name, value in signals.items():
+        handle.signal(name, value)
+    testing.run_submitted(backend)
+    return handle
+
+
 def logged(backend: Any, handle: engines.FlowHandle[Any]) -> list[str]:
     """Return the stored log lines of a flow."""
     with contextlib.closing(backend.get_connection()) as connection:
@@ -41,8 +50,7 @@ def logged(backend: Any, handle: engines.FlowHandle[Any]) -> list[str]:
 def test_value_of_a_signal_is_converted_and_replayed(
     backend: Any, workflow: Any, sent: Any
 ) -> None:
-    handle = engines.submit(workflow, backend=backend)
-    testing.run_submitted(backend)
+    handle = submit(backend, workflow)
     handle.signal("approved", sent)
     testing.run_submitted(backend)  # The first wait ends.
     assert handle.state == states.WAITING
@@ -61,8 +69,7 @@ def test_value_of_a_signal_is_converted_and_replayed(
     ],
 )
 def test_wrong_value_is_refused_while_the_flow_waits(backend: Any, value: Any, fault: str) -> None:
-    handle = engines.submit(typed_orders.approved, backend=backend)
-    testing.run_submitted(backend)
+    handle = submit(backend, typed_orders.approved)
     assert handle.state == states.WAITING
     with pytest.raises(ValueError, match=fault):
         handle.signal("approved", value)
@@ -105,9 +112,7 @@ def test_wrong_value_is_logged_once_although_the_flow_wakes_again(
 
 
 def test_task_that_waits_accepts_a_second_signal_after_a_wrong_one(backend: Any) -> None:
-    handle = engines.submit(typed_orders.approved_flow, backend=backend)
-    handle.signal("approved", {"by": 3})
-    testing.run_submitted(backend)
+    handle = submit(backend, typed_orders.approved_flow, approved={"by": 3})
     assert handle.state == states.WAITING
     assert handle.signal("approved", JSON_ANN) == 2
     testing.run_submitted(backend)
@@ -134,9 +139,7 @@ def test_engine_without_a_store_discards_and_refuses(factory: Any) -> None:
 
 
 def test_timeout_ends_a_wait_that_discarded_a_signal(backend: Any) -> None:
-    handle = engines.submit(typed_orders.impatient, backend=backend)
-    handle.signal("approved", "no")
-    testing.run_submitted(backend)
+    handle = submit(backend, typed_orders.impatient, approved="no")
     assert handle.value(10) is None
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,14 +14,15 @@ from tests.support import conducted, released
 from tests.support.waiting import until
 from wbengine import engines, exceptions, operations, states, task
 from wbengine.conductors.backends import impl_nonblocking
-from wbengine.jobs import backends as boards
 from wbengine.jobs.backends import impl_sql
 from wbengine.patterns import linear_flow
-from wbengine.persistence import backends, base
+from wbengine.persistence import base
 from wbengine.steps import Steps
 from wbengine.types import codec
 from wbengine.types._encoding import classes
 from wbengine.views import flow_status
+
+pytestmark = pytest.mark.parametrize("uri", ["sqlite"], indirect=True)
 
 CALLS: list[str] = []
 
@@ -70,16 +70,6 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     CALLS.clear()
 
 
-@pytest.fixture
-def board(tmp_path: Path) -> Iterator[impl_sql.SQLJobBoard]:
-    with (
-        backends.backend(f"sqlite:///{tmp_path}/flows.db") as store,
-        boards.backend("b", "sql", persistence=store) as opened,
-    ):
-        assert isinstance(opened, impl_sql.SQLJobBoard)
-        yield opened
-
-
 @contextlib.contextmanager
 def serving(board: impl_sql.SQLJobBoard) -> Iterator[None]:
     conductor = impl_nonblocking.NonBlockingConductor("c", board, persistence=board.persistence)
@@ -106,6 +96,18 @@ def forget(monkeypatch: pytest.MonkeyPatch, cls: type) -> None:
     monkeypatch.delitem(classes.ALLOWED, f"{__name__}.{cls.__name__}")
 
 
+@contextlib.contextmanager
+def blocked_without(
+    cls: type, board: impl_sql.SQLJobBoard, uuid: str, patch: pytest.MonkeyPatch
+) -> Iterator[Any]:
+    """Run a conductor without the class until the flow is blocked; yield the view of the flow."""
+    with patch.context() as temporary:
+        forget(temporary, cls)
+        with serving(board):
+            until(lambda: is_shown(board, uuid, states.BLOCKED))
+        yield view(board, uuid)
+
+
 def submit(board: impl_sql.SQLJobBoard, code: Any, until_state: str, **inputs: Any) -> Any:
     handle = engines.submit(code, inputs=inputs, backend=store_of(board))
     if until_state != states.PENDING:
@@ -121,12 +123,8 @@ def test_value_of_unknown_class_blocks_flow_until_class_is_known(
     state = states.WAITING if begun else states.PENDING
     handle = submit(board, make, state, order=Order(price=1))
     handle.signal("approved", 1)
-    with monkeypatch.context() as patch:
-        forget(patch, Order)
-        with serving(board):
-            until(lambda: is_shown(board, handle.id, states.BLOCKED))
+    with blocked_without(Order, board, handle.id, monkeypatch) as shown:
         assert handle.state == states.BLOCKED
-        shown = view(board, handle.id)
         assert f"class '{__name__}.Order' is not known" in shown.situation.difference
         assert handle.id in shown.situation.difference
     calls = ["charge"] if begun else []
@@ -164,11 +162,8 @@ def test_signal_of_unknown_class_blocks_the_flow_and_stays(
     inputs = {"order": Order(price=1)} if code is make else {}
     handle = submit(board, code, states.WAITING, **inputs)
     handle.signal("approved", Approval("ann"))
-    with monkeypatch.context() as patch:
-        forget(patch, Approval)
-        with serving(board):
-            until(lambda: is_shown(board, handle.id, states.BLOCKED))
-        difference = view(board, handle.id).situation.difference
+    with blocked_without(Approval, board, handle.id, monkeypatch) as shown:
+        difference = shown.situation.difference
         assert "Signal 'approved', for which task" in difference
         assert f"class '{__name__}.Approval' is not known" in difference
     assert CALLS == ["charge"]
@@ -193,10 +188,8 @@ def test_interrupted_flow_with_value_of_unknown_class_is_blocked(
         connection.save_changes(detail, list(detail), lease=lease)
         connection.release_lease(lease)
     handle.signal("approved", 1)
-    with monkeypatch.context() as patch:
-        forget(patch, Order)
-        with serving(board):
-            until(lambda: is_shown(board, handle.id, states.BLOCKED))
+    with blocked_without(Order, board, handle.id, monkeypatch):
+        pass
     with serving(board):
         assert handle.result(30)["twice"] == Order(price=1)
 

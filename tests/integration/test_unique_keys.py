@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -11,12 +10,12 @@ import pytest
 import sqlalchemy as sa
 
 from tests.contract import places
-from tests.seams import stores as stored_in
 from tests.support import conducted, servers
 from tests.support.killed import is_killed
+from tests.support.reading import flow_uuids
+from tests.support.requested import conducting
 from wbengine import engines, exceptions, operations, states
 from wbengine._concurrency import crash_points
-from wbengine.conductors import backends as conductors
 from wbengine.jobs import backends as boards
 from wbengine.persistence import backends as stores
 from wbengine.persistence import base as persistence
@@ -26,15 +25,12 @@ from wbengine.persistence.backends._sql import writing
 PLAIN = "tests.support.conducted:plain"
 
 
-@pytest.fixture(params=[*stored_in.DURABLE, "mysql"])
-def store(
+@pytest.fixture(params=["sqlite", "postgresql", "mysql"])
+def uri(
     request: pytest.FixtureRequest, tmp_path: Path, database_servers: servers.Databases
-) -> Iterator[persistence.Backend]:
-    with (
-        places.place(request.param, tmp_path, database_servers) as conf,
-        stores.backend(conf["connection"]) as opened,
-    ):
-        yield opened
+) -> Iterator[str]:
+    with places.place(request.param, tmp_path, database_servers) as conf:
+        yield conf["connection"]
 
 
 @pytest.fixture
@@ -52,15 +48,12 @@ def submit(
 
 
 def run(store: persistence.Backend, handle: engines.FlowHandle) -> None:
-    with boards.backend("b", "sql", persistence=store) as board:
-        conductor = conductors.fetch("nonblocking", "c", board, persistence=store)
-        with conducted.running(conductor):
-            assert handle.wait(60)
+    with conducting(store):
+        assert handle.wait(60)
 
 
 def uuids(store: persistence.Backend) -> set[str]:
-    with contextlib.closing(store.get_connection()) as connection:
-        return {row.uuid for row in connection.list_flows().flows}
+    return {*flow_uuids(store)}
 
 
 def execute(store: persistence.Backend, statement: str) -> Any:
@@ -162,7 +155,7 @@ def test_keys_of_many_submissions(store: persistence.Backend, tmp_path: Path) ->
     assert uuids(store) == {*ids}
 
 
-@pytest.mark.parametrize("store", ["postgresql", "mysql"], indirect=True)
+@pytest.mark.parametrize("uri", ["postgresql", "mysql"], indirect=True)
 def test_latest_state_of_the_flow_of_a_later_key_is_read(
     store: persistence.Backend, tmp_path: Path
 ) -> None:
@@ -207,11 +200,9 @@ def test_prune_deletes_expired_keys_of_deleted_flows(
     execute(sqlite, "UPDATE wbe_unique_keys SET expires = 1 WHERE name IN ('expired', 'flow')")
     assert list(operations.prune(sqlite, before=0.0, dry_run=True)) == []
     names = "SELECT name FROM wbe_unique_keys ORDER BY name"
-    with cast(Any, sqlite).engine.connect() as connection:
-        assert len(connection.scalars(sa.text(names)).all()) == 4
+    assert len(execute(sqlite, names).all()) == 4
     assert list(operations.prune(sqlite, before=0.0)) == []
-    with cast(Any, sqlite).engine.connect() as connection:
-        assert connection.scalars(sa.text(names)).all() == ["flow", "kept", "short"]
+    assert execute(sqlite, names).scalars().all() == ["flow", "kept", "short"]
 
 
 def test_failed_submission_leaves_no_key(
