@@ -51,6 +51,13 @@ class Server:
         """Return the values of all keys."""
         return {key: self.client.dump(key) for key in self.client.keys("*")}
 
+    @contextlib.contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """Check that the block changes no key."""
+        before = self.contents()
+        yield
+        assert self.contents() == before
+
     def batch(
         self, *messages: bytes, queue: str = "q", priority: int = 5, **bodies: str
     ) -> transport.RoutedBatch:
@@ -147,18 +154,16 @@ def server(redis_url: Any, client: Any) -> Iterator[Server]:
 
 
 def test_declare_queue_returns_id_of_existing_data(server: Server) -> None:
-    before = server.contents()
-    assert server(transport.declare("other", [transport.DeclaredQueue("q", False)])) == "data"
-    assert server.contents() == before
+    with server.unchanged():
+        assert server(transport.declare("other", [transport.DeclaredQueue("q", False)])) == "data"
     server.client.flushdb()
     assert server(transport.declare("new", [transport.DeclaredQueue("q", False)])) == "new"
 
 
 def test_declare_queue_keeps_messages_of_existing_queue(server: Server) -> None:
     server.publish(b"m")
-    before = server.contents()
-    assert server(transport.declare("other", [transport.DeclaredQueue("q", False)])) == "data"
-    assert server.contents() == before
+    with server.unchanged():
+        assert server(transport.declare("other", [transport.DeclaredQueue("q", False)])) == "data"
     server(transport.declare("other", [transport.DeclaredQueue("owned", True)]))
     assert server.client.zrange(server.key("own"), 0, -1) == [b"owned"]
 
@@ -218,17 +223,15 @@ def test_empty_queue_keeps_taken_messages(server: Server) -> None:
 def test_publish_is_refused_without_a_change_if_the_routing_is_old(server: Server) -> None:
     batch = server.batch(b"m")
     server(transport.declare("", (), [transport.Binding("ex", "q", "new")]))
-    before = server.contents()
-    refused = server(transport.publish(batch))
-    assert refused == transport.Publication(None, server.routing())
-    assert server.contents() == before
+    with server.unchanged():
+        refused = server(transport.publish(batch))
+        assert refused == transport.Publication(None, server.routing())
 
 
 def test_publish_is_refused_without_a_change_if_a_body_is_missing(server: Server) -> None:
     server.client.set(server.key("b:aa"), b"body")
-    before = server.contents()
-    assert server.publish(b"1", b"2", n0="aa", n1="bb") is None
-    assert server.contents() == before
+    with server.unchanged():
+        assert server.publish(b"1", b"2", n0="aa", n1="bb") is None
     assert server.publish(b"1", b"2", n0="aa") == [1, 1]
 
 
@@ -255,11 +258,10 @@ def test_messages_in_an_emptied_queue_expire_even_without_a_new_wake_up(server: 
 def test_open_and_publish_does_nothing_in_another_session(
     server: Server, session: int, life: int
 ) -> None:
-    before = server.contents()
-    row = transport.OpenedRow("a", 1, 1, "")
-    refused = server.open_and_publish(row, session, life)
-    assert refused == transport.Publication(transport.OtherSession(1, 0))
-    assert server.contents() == before
+    with server.unchanged():
+        row = transport.OpenedRow("a", 1, 1, "")
+        refused = server.open_and_publish(row, session, life)
+        assert refused == transport.Publication(transport.OtherSession(1, 0))
 
 
 def test_open_and_publish_does_not_repeat_an_executed_attempt(server: Server) -> None:
@@ -288,30 +290,27 @@ def test_open_and_publish_replaces_only_open_rows_of_lower_epochs(server: Server
 def test_open_and_publish_is_refused_like_publish(server: Server) -> None:
     batch = server.batch(request())
     server(transport.declare("", (), [transport.Binding("ex", "q", "new")]))
-    before = server.contents()
-    row = transport.OpenedRow("a", 1, 1, "")
-    assert server.open_and_publish(row, routed=batch).routing is not None
-    assert server.open_and_publish(row, n0="aa") == transport.Publication(None)
-    assert server.contents() == before
+    with server.unchanged():
+        row = transport.OpenedRow("a", 1, 1, "")
+        assert server.open_and_publish(row, routed=batch).routing is not None
+        assert server.open_and_publish(row, n0="aa") == transport.Publication(None)
 
 
 # -- consuming
 
 
 def test_join_is_refused_without_a_change_if_the_data_is_new(server: Server) -> None:
-    before = server.contents()
-    assert not server(transport.join("c", "earlier data"))
-    assert server.contents() == before
+    with server.unchanged():
+        assert not server(transport.join("c", "earlier data"))
     assert server(transport.join("c", ""))
 
 
 def test_take_of_unknown_consumer_changes_nothing(server: Server) -> None:
     server.open()
     server.publish(request())
-    before = server.contents()
-    order = transport.Take("c", "1", "w", "digest", [(10, ["q"])])
-    assert server(transport.take(order)) is None
-    assert server.contents() == before
+    with server.unchanged():
+        order = transport.Take("c", "1", "w", "digest", [(10, ["q"])])
+        assert server(transport.take(order)) is None
 
 
 def test_take_claims_rows_and_obeys_limits_of_groups(server: Server) -> None:
@@ -360,10 +359,9 @@ def test_join_records_a_report_and_a_heartbeat(server: Server) -> None:
 def test_settle_keeps_messages_that_the_consumer_does_not_have(server: Server) -> None:
     server.publish(b"1", b"2")
     server.take(1)
-    before = server.contents()
-    assert server.settle("1", consumer="other") == 0
-    assert server.settle("2") == 0
-    assert server.contents() == before
+    with server.unchanged():
+        assert server.settle("1", consumer="other") == 0
+        assert server.settle("2") == 0
     assert server.settle("1", "2") == 1
     assert server.numbers() == ["2"]
 
@@ -372,9 +370,8 @@ def test_requeue_deletes_a_refused_message_and_its_claim(server: Server) -> None
     server.open()
     server.publish(request(), b"2")
     server.take(1)
-    before = server.contents()
-    server(transport.requeue("c", "q", ["2"], False, True))
-    assert server.contents() == before
+    with server.unchanged():
+        server(transport.requeue("c", "q", ["2"], False, True))
     server(transport.requeue("c", "q", ["1"], False, True))
     assert server.row() == OPEN
     assert server.numbers() == ["2"]
@@ -518,10 +515,9 @@ def test_finish_requests_is_refused_like_publish(server: Server) -> None:
     server.take()
     batch = server.batch(b"reply", queue="replies")
     server(transport.declare("", (), [transport.Binding("ex", "q", "new")]))
-    before = server.contents()
-    assert server.finish(routed=batch).routing is not None
-    assert server.finish(n0="aa") == transport.Publication(None)
-    assert server.contents() == before
+    with server.unchanged():
+        assert server.finish(routed=batch).routing is not None
+        assert server.finish(n0="aa") == transport.Publication(None)
 
 
 # -- users of the ledger
@@ -558,15 +554,14 @@ def test_steps_of_a_closed_session_change_nothing(server: Server) -> None:
     server.open()
     server.claim()
     server(ledger.reconcile("u", 1, ()))
-    before = server.contents()
-    assert server.open(("b", 1)) is None
-    assert server.claim(ClaimAttempt("a", 1, "w", "claim 2")) is None
-    assert server(ledger.release("u", 0, "a", 1, "w")) is None
-    assert server.open_and_publish(transport.OpenedRow("b", 1, 1, "")) == transport.Publication(
-        transport.OtherSession(1, 1)
-    )
-    server(ledger.reconcile("u", 0, ()))  # a late command
-    assert server.contents() == before
+    with server.unchanged():
+        assert server.open(("b", 1)) is None
+        assert server.claim(ClaimAttempt("a", 1, "w", "claim 2")) is None
+        assert server(ledger.release("u", 0, "a", 1, "w")) is None
+        assert server.open_and_publish(transport.OpenedRow("b", 1, 1, "")) == transport.Publication(
+            transport.OtherSession(1, 1)
+        )
+        server(ledger.reconcile("u", 0, ()))  # a late command
     assert server.open(("b", 1), session=1) is not None
 
 
@@ -594,44 +589,14 @@ def test_close_deletes_the_ledger_with_its_last_user_unless_rows_exist(server: S
     assert not server.client.exists(*map(server.key, ("server", "users")))
 
 
-# -- rows
-
-
-def test_open_rows_replaces_only_open_rows_of_lower_epochs(server: Server) -> None:
-    assert server.open(("a", 2), ("b", 2)) == transport.Registration("digest", 0)
-    server.claim(ClaimAttempt("b", 2, "w", "claim 1"))
-    before = server(ledger.read_rows(["a", "b"]))
-    server.open(("a", 1), ("a", 2), ("b", 3))
-    assert server(ledger.read_rows(["a", "b"])) == before
-    server.open(("a", 3))
-    assert server.row() == _base.Row("a", 3, _base.ROW_OPEN)
-
-
-def test_claim_is_granted_to_one_holder_and_can_be_repeated(server: Server) -> None:
-    server.open(("a", 2))
-    before = server.contents()
-    assert server.claim(ClaimAttempt("a", 1, "w", "1")).verdict == _base.STALE
-    assert server.claim(ClaimAttempt("a", 3, "w", "1")).verdict == _base.MISSING
-    assert server.claim(ClaimAttempt("b", 1, "w", "1")).verdict == _base.MISSING
-    assert server.contents() == before
-    granted = ClaimAttempt("a", 2, "w", "1")
-    assert server.claim(granted) == transport.ClaimReply("GRANTED", 2, "w", b"", 1)
-    held = transport.ClaimReply("HELD", 2, "w", b"", None)
-    assert server.claim(ClaimAttempt("a", 2, "other", "2")) == held
-    assert server.claim(ClaimAttempt("a", 2, "w", "2")) == held
-    assert server.claim(granted).verdict == "GRANTED"
-    server(ledger.finish_rows("w", "", [("a", 2, b"result")]))
-    done = transport.ClaimReply("DONE", 2, None, b"result", None)
-    assert server.claim(granted) == done
+# -- rows (tests/contract/test_ledgers.py tests which of them each step changes)
 
 
 def test_claim_is_refused_while_a_server_has_just_restarted(server: Server) -> None:
     server.open()
     server.client.hset(server.key("server"), "hold", server.client.time()[0] * 1000 + 2000)
-    before = server.contents()
-    with pytest.raises(errors.ResponseError, match="WAIT"):
+    with server.unchanged(), pytest.raises(errors.ResponseError, match="WAIT"):
         server.claim()
-    assert server.contents() == before
 
 
 def test_register_records_a_heartbeat_and_prolongs_rows(server: Server) -> None:
@@ -647,61 +612,6 @@ def test_register_records_a_heartbeat_and_prolongs_rows(server: Server) -> None:
     silence = server.silence("w")
     assert silence is not None and silence < 10**9
     assert server.client.pttl(server.key("r:a")) > 60_000
-
-
-def test_finish_rows_changes_only_rows_of_the_holder(server: Server) -> None:
-    server.open(("a", 1), ("b", 1), ("c", 1))
-    server.claim()
-    server.claim(ClaimAttempt("b", 1, "other", "2"))
-    others = server(ledger.read_rows(["b", "c"]))
-    results = [("a", 1, b"1"), ("b", 1, b"2"), ("c", 1, b"3"), ("d", 1, b"4"), ("a", 1, b"5")]
-    assert server(ledger.finish_rows("w", "", results)) == [True, False, False, False, False]
-    assert server.row() == _base.Row("a", 1, _base.ROW_DONE, None, b"1")
-    assert server(ledger.read_rows(["b", "c"])) == others
-
-
-def test_release_changes_only_a_row_of_the_holder(server: Server) -> None:
-    server.open()
-    server.claim()
-    before = server.contents()
-    assert server(ledger.release("u", 0, "a", 1, "other")) is False
-    assert server(ledger.release("u", 0, "a", 2, "w")) is False
-    assert server.contents() == before
-    assert server(ledger.release("u", 0, "a", 1, "w")) is True
-    assert server.row() == OPEN
-
-
-def test_reopen_takes_a_row_from_its_holder(server: Server) -> None:
-    assert server(ledger.reopen("a", 2)) is None
-    server.open()
-    server.claim()
-    assert server(ledger.reopen("a", 2)) == ledger.Reopening(None)
-    row = server.row()
-    assert row == _base.Row("a", 2, _base.ROW_OPEN)
-    assert server(ledger.finish_rows("w", "", [("a", 1, b"late")])) == [False]
-    assert server(ledger.reopen("a", 2)) == ledger.Reopening(None)
-    assert server.row() == row
-    server.claim(ClaimAttempt("a", 2, "w", "2"))
-    server(ledger.finish_rows("w", "", [("a", 2, b"result")]))
-    assert server(ledger.reopen("a", 3)) == ledger.Reopening(b"result")
-
-
-def test_revoke_rows_removes_only_open_rows_up_to_an_epoch(server: Server) -> None:
-    server.open(("a", 1), ("b", 2), ("c", 2), ("d", 2))
-    server.claim()
-    revocation = server.revoke(("a", None), ("b", 1), ("c", 2), ("d", None), ("e", None))
-    assert revocation == ledger.Revocation([False, False, True, True, False], 3)
-    assert server.ids() == {"a", "b"}
-    assert server.revoke(("a", None)) == ledger.Revocation([False], 0)
-
-
-def test_drop_rows_removes_rows_in_any_state(server: Server) -> None:
-    server.open(("a", 1), ("b", 1))
-    server.claim()
-    server(ledger.drop_rows(["a", "b", "c"]))
-    assert server.ids() == set()
-    assert server(ledger.read_rows(["a", "b"])) == [None, None]
-    assert not server.client.exists(server.key("held:w"))
 
 
 def test_list_rows_returns_pages_in_order_of_time_and_id(server: Server) -> None:
