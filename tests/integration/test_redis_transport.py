@@ -32,23 +32,22 @@ def waiting(client):
 # -- other users of the server
 
 
-def test_closed_connections_leave_no_keys_and_keep_keys_of_others(redis_url, redis_server, ends):
-    with redis_server.client(redis_url.rpartition("/")[2]) as client:
-        client.set("wbe:other", "1")
-        client.rpush("k", "2")
-        one, two = ends().queue("q", "k").consume("q"), ends()
-        stranger = ends(prefix="stranger").queue("q", "k").consume("q")
-        for number in range(3):
-            assert two.send(number)
-        one.drain(3)
-        stranger.assert_no_message()
-        names = {key.split("}:")[0] for key in redis_url.left()}
-        assert names == {"wbe:{ex", "wbe:{stranger", "wbe:other", "k"}
-        stranger.close()
-        two.close()
-        assert any(key.startswith("wbe:{ex}") for key in redis_url.left())
-        one.close()
-        assert redis_url.left() == ["k", "wbe:other"]
+def test_closed_connections_leave_no_keys_and_keep_keys_of_others(redis_url, ends, client):
+    client.set("wbe:other", "1")
+    client.rpush("k", "2")
+    one, two = ends().queue("q", "k").consume("q"), ends()
+    stranger = ends(prefix="stranger").queue("q", "k").consume("q")
+    for number in range(3):
+        assert two.send(number)
+    one.drain(3)
+    stranger.assert_no_message()
+    names = {key.split("}:")[0] for key in redis_url.left()}
+    assert names == {"wbe:{ex", "wbe:{stranger", "wbe:other", "k"}
+    stranger.close()
+    two.close()
+    assert any(key.startswith("wbe:{ex}") for key in redis_url.left())
+    one.close()
+    assert redis_url.left() == ["k", "wbe:other"]
 
 
 def test_messages_outlive_their_publisher(redis_url, ends):
@@ -62,30 +61,28 @@ def test_messages_outlive_their_publisher(redis_url, ends):
     assert redis_url.left() == []
 
 
-def test_all_keys_expire_within_a_week(redis_url, redis_server, ends):
+def test_all_keys_expire_within_a_week(ends, client):
     one = ends().queue("q", "k").queue("mine", exclusive=True).consume("q", ack=False)
     one.send(1)
     one.send(2)
     one.drain(1)
-    with redis_server.client(redis_url.rpartition("/")[2]) as client:
-        keys = client.keys()
-        assert len(keys) >= 7
-        assert all(0 < client.pttl(key) <= 7 * 24 * 3600 * 1000 for key in keys), keys
+    keys = client.keys()
+    assert len(keys) >= 7
+    assert all(0 < client.pttl(key) <= 7 * 24 * 3600 * 1000 for key in keys), keys
 
 
 # -- waiting
 
 
 @pytest.mark.usefixtures("patient")
-def test_each_waiting_consumer_is_woken(ends, redis_server):
+def test_each_waiting_consumer_is_woken(ends, client):
     takers = [ends().queue("q", "k").consume("q", prefetch=1, ack=False) for _ in range(4)]
     sender = ends()
     for round in range(1, 4):
         with contextlib.ExitStack() as stack:
             for taker in takers:
                 stack.enter_context(taker.drained())
-            with redis_server.client() as client:
-                until(lambda: waiting(client) == 4)
+            until(lambda: waiting(client) == 4)
             for number in range(4):
                 sender.send(number)
             until(lambda: all(len(taker.got) == round for taker in takers), SOON)  # noqa: B023
@@ -94,14 +91,14 @@ def test_each_waiting_consumer_is_woken(ends, redis_server):
 
 
 @pytest.mark.usefixtures("patient")
-def test_consumer_without_credit_leaves_wake_ups_to_others(ends, redis_server):
+def test_consumer_without_credit_leaves_wake_ups_to_others(ends, client):
     full = ends().queue("q", "k").consume("q", prefetch=1, ack=False)
     other, sender = ends().queue("q", "k"), ends()
     with full.drained():
         sender.send("first")
         until(lambda: full.got)
         other.consume("q")
-        with other.drained(), redis_server.client() as client:
+        with other.drained():
             until(lambda: waiting(client))
             for number in range(5):
                 sender.send(number)
@@ -125,9 +122,9 @@ def test_consumer_that_takes_one_of_two_messages_wakes_the_next(ends):
 
 
 @pytest.mark.usefixtures("patient")
-def test_woken_consumer_without_credit_wakes_another(ends, redis_server):
+def test_woken_consumer_without_credit_wakes_another(ends, client):
     full, other, sender = ends().queue("q", "k").store, ends().store, ends()
-    with ThreadPoolExecutor(1) as pool, redis_server.client() as client:
+    with ThreadPoolExecutor(1) as pool:
         full.wait(0.01, ["q"])  # still blocks in the server
         until(lambda: waiting(client) == 1)
         rung = pool.submit(other.wait, None, ["q"])
@@ -138,16 +135,15 @@ def test_woken_consumer_without_credit_wakes_another(ends, redis_server):
     assert len(other.take_many([(1, ["q"])])) == 1
 
 
-def test_lost_wake_up_delays_message_by_one_poll(redis_url, redis_server, ends):
+def test_lost_wake_up_delays_message_by_one_poll(ends, client):
     taker, sender = ends().queue("q", "k").consume("q"), ends()
-    with redis_server.client(redis_url.rpartition("/")[2]) as client:
-        for number in range(2):
-            taker.assert_no_message()
-            # put without a wake-up
-            client.zadd("wbe:{ex}:q:q", {b"%d %b" % (900 + number, _raw(sender, number)): 5.0})
-            before = ended_waits(client)
-            taker.drain(number + 1)
-            assert ended_waits(client) - before <= 1
+    for number in range(2):
+        taker.assert_no_message()
+        # put without a wake-up
+        client.zadd("wbe:{ex}:q:q", {b"%d %b" % (900 + number, _raw(sender, number)): 5.0})
+        before = ended_waits(client)
+        taker.drain(number + 1)
+        assert ended_waits(client) - before <= 1
 
 
 def ended_waits(client):
@@ -160,23 +156,22 @@ def _raw(end, body):
     return bytes(frame.head + frame.body)
 
 
-def test_waiting_consumer_sends_few_commands(redis_url, redis_server, ends, monkeypatch):
+def test_waiting_consumer_sends_few_commands(ends, monkeypatch, client):
     monkeypatch.setattr(_redis_wait, "POLL_SECONDS", 0.2)
     taker = ends().queue("q", "k").consume("q")
-    with redis_server.client() as client:
-        taker.assert_no_message(0.3)
-        before, began = client.info("stats")["total_commands_processed"], time.monotonic()
-        taker.assert_no_message(0.8)
-        looks = 1 + (time.monotonic() - began) / _redis_wait.POLL_SECONDS
-        after = client.info("stats")["total_commands_processed"]
+    taker.assert_no_message(0.3)
+    before, began = client.info("stats")["total_commands_processed"], time.monotonic()
+    taker.assert_no_message(0.8)
+    looks = 1 + (time.monotonic() - began) / _redis_wait.POLL_SECONDS
+    after = client.info("stats")["total_commands_processed"]
     # Commands within scripts count, and consumers sometimes check for dead ones.
     assert after - before < 40 * looks
 
 
 @pytest.mark.usefixtures("patient")
-def test_local_wake_ups_cost_no_round_trip(redis_url, redis_server, ends):
+def test_local_wake_ups_cost_no_round_trip(ends, client):
     taker = ends().queue("q", "k").consume("q")
-    with redis_server.client() as client, taker.drained():
+    with taker.drained():
         until(lambda: waiting(client) == 1)
         before = ended_waits(client)
         for _ in range(50):
@@ -189,19 +184,18 @@ def test_local_wake_ups_cost_no_round_trip(redis_url, redis_server, ends):
 # -- lost data, restarts and lack of memory
 
 
-def test_flushed_scripts_are_sent_again(redis_url, redis_server, ends):
+def test_flushed_scripts_are_sent_again(ends, client):
     one = ends().queue("q", "k").consume("q")
-    with redis_server.client() as client:
-        for number in range(3):
-            client.script_flush()
-            one.send(number)
-            client.script_flush()
-            one.drain(number + 1)
+    for number in range(3):
+        client.script_flush()
+        one.send(number)
+        client.script_flush()
+        one.drain(number + 1)
     assert one.got == [0, 1, 2]
 
 
 @pytest.mark.parametrize("when", ["before it takes", "while it waits"])
-def test_queues_are_declared_again_on_wiped_server(redis_url, redis_server, ends, caplog, when):
+def test_queues_are_declared_again_on_wiped_server(redis_url, ends, caplog, when, client):
     taker = ends().queue("q", "k").queue("mine", "m", exclusive=True).consume("q", "mine")
     sender = ends()
     held = ends().consume("q", ack=False)
@@ -209,8 +203,7 @@ def test_queues_are_declared_again_on_wiped_server(redis_url, redis_server, ends
     held.drain(1)
     if when == "while it waits":
         taker.assert_no_message()
-    with redis_server.client(redis_url.rpartition("/")[2]) as client:
-        client.flushdb()
+    client.flushdb()
     assert held.messages[0].ack() is False
     with taker.drained():
         until(lambda: sender.send("after"))
@@ -307,15 +300,14 @@ def test_connection_closed_while_writes_are_refused_leaves_no_keys():
 # -- the network
 
 
-def test_cut_connection_requeues_held_messages_at_once(redis_url, redis_server, ends):
+def test_cut_connection_requeues_held_messages_at_once(redis_url, ends, client):
     patient = {"dead_after": 10 * SOON}
     taker = ends(**patient).queue("q", "k").consume("q", ack=False, prefetch=3)
     taker.send("first")
     taker.send("second")
     taker.drain(2)
     taker.assert_no_message()  # it blocks: this connection fails first
-    with redis_server.client() as client:
-        client.client_kill_filter(_type="normal", skipme=True)
+    client.client_kill_filter(_type="normal", skipme=True)
     with pytest.raises(taker.connection.recoverable_connection_errors):
         taker.connection.drain_events(timeout=SOON)
     taker.close()
@@ -401,7 +393,9 @@ while True:
 """
 
 
-def test_frozen_consumer_loses_its_messages_and_registers_again(redis_url, redis_server, ends):
+def test_frozen_consumer_loses_its_messages_and_registers_again(
+    redis_url, redis_server, ends, client
+):
     taker = ends(dead_after=1.5).queue("q", "k")
     for number in range(3):
         taker.send(number)
@@ -409,7 +403,6 @@ def test_frozen_consumer_loses_its_messages_and_registers_again(redis_url, redis
     with (
         python.start(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process,
         contextlib.ExitStack() as stack,
-        redis_server.client(redis_url.rpartition("/")[2]) as client,
     ):
         stack.callback(process.kill)
         assert [process.stdout.readline() for _ in range(2)] == ["0 0\n", "1 0\n"]
@@ -431,54 +424,51 @@ def test_frozen_consumer_loses_its_messages_and_registers_again(redis_url, redis
     assert taker.drain(3) == [2, 0, 1]
 
 
-def test_consumer_without_credit_is_not_considered_dead(redis_url, redis_server, ends):
+def test_consumer_without_credit_is_not_considered_dead(ends, client):
     """It holds all messages that it may, receives none for an hour, and still sends heartbeats."""
     holder = ends().queue("q", "k").consume("q", prefetch=1, ack=False)
     other = ends().consume("q")
     holder.send("held")
     holder.drain(1)
     holder.assert_no_message()
-    with redis_server.client(redis_url.rpartition("/")[2]) as client:
-        an_hour = 3_600_000  # milliseconds
-        client.zincrby("wbe:{ex}:c", -an_hour, holder.store._consumer_name)
-        client.hincrby("wbe:{ex}:m", "since", -an_hour)
-        for end in (holder, other):
-            end.store._next_sweep_at = 0.0
-            end.assert_no_message()
-        assert holder.messages[0].ack()
+    an_hour = 3_600_000  # milliseconds
+    client.zincrby("wbe:{ex}:c", -an_hour, holder.store._consumer_name)
+    client.hincrby("wbe:{ex}:m", "since", -an_hour)
+    for end in (holder, other):
+        end.store._next_sweep_at = 0.0
+        end.assert_no_message()
+    assert holder.messages[0].ack()
 
 
-def test_private_queues_are_deleted_with_silent_owners(redis_url, redis_server, ends):
+def test_private_queues_are_deleted_with_silent_owners(ends, client):
     gone = ends().queue("gone", "g", exclusive=True).queue("left", "l", exclusive=True)
     alive = ends(dead_after=600).queue("alive", "a", exclusive=True).consume("alive")
     for key in "gla":
         assert gone.send(key, key)
     assert alive.drain(1) == ["a"]
-    with redis_server.client(redis_url.rpartition("/")[2]) as client:
-        own, about = "wbe:{ex}:own", "wbe:{ex}:m"
-        client.hincrby(about, "since", -601_000)
-        for queue in ("gone", "alive"):
-            client.zadd(own, {queue: client.zscore(own, queue) - 601_000})
-        until(lambda: alive.assert_no_message() or client.zcard(own) == 2)
+    own, about = "wbe:{ex}:own", "wbe:{ex}:m"
+    client.hincrby(about, "since", -601_000)
+    for queue in ("gone", "alive"):
+        client.zadd(own, {queue: client.zscore(own, queue) - 601_000})
+    until(lambda: alive.assert_no_message() or client.zcard(own) == 2)
     assert not gone.send("g", "g")
     assert gone.send("l", "l") and gone.send("a", "a")
 
 
-def test_owner_that_was_paused_declares_its_deleted_queue_again(redis_url, redis_server, ends):
+def test_owner_that_was_paused_declares_its_deleted_queue_again(ends, client):
     """Two other processes notice the silent owner at the same time."""
     paused = ends().queue("mine", "m", exclusive=True).consume("mine")
     others = ends().consume("other"), ends().consume("other")
     for end in (paused, *others):
         end.assert_no_message()
-    with redis_server.client(redis_url.rpartition("/")[2]) as client:
-        for key in ("own", "c"):
-            for name, score in client.zrange(f"wbe:{{ex}}:{key}", 0, -1, withscores=True):
-                client.zadd(f"wbe:{{ex}}:{key}", {name: score - 601_000})
-        client.hincrby("wbe:{ex}:m", "since", -601_000)
-        for end in others:
-            end.store._next_sweep_at = 0.0
-            end.assert_no_message()
-        assert client.zcard("wbe:{ex}:own") == 0
+    for key in ("own", "c"):
+        for name, score in client.zrange(f"wbe:{{ex}}:{key}", 0, -1, withscores=True):
+            client.zadd(f"wbe:{{ex}}:{key}", {name: score - 601_000})
+    client.hincrby("wbe:{ex}:m", "since", -601_000)
+    for end in others:
+        end.store._next_sweep_at = 0.0
+        end.assert_no_message()
+    assert client.zcard("wbe:{ex}:own") == 0
     assert not others[0].send("m", "m")
     until(
         lambda: (
@@ -489,28 +479,27 @@ def test_owner_that_was_paused_declares_its_deleted_queue_again(redis_url, redis
     assert paused.drain(1) == ["m"]
 
 
-def test_downtime_of_server_does_not_make_consumers_dead(redis_url, redis_server, ends):
+def test_downtime_of_server_does_not_make_consumers_dead(ends, client):
     """The first consumer that reconnects must not requeue messages of those that had no time to."""
-    with redis_server.client(redis_url.rpartition("/")[2]) as client:
-        held = ends().queue("q", "k").consume("q", ack=False)
-        held.send(1)
-        held.drain(1)
-        other = ends().consume("q")
-        other.assert_no_message()
-        who = client.zrange("wbe:{ex}:c", 0, -1)
-        away = 3_600_000  # milliseconds
-        with client.pipeline(transaction=True) as pipe:
-            for name in who:
-                pipe.zincrby("wbe:{ex}:c", -away, name)
-            pipe.zadd("wbe:{ex}:own", {"q": 5.0})
-            for name in ("t", "since"):
-                pipe.hincrby("wbe:{ex}:m", name, -away)
-            pipe.execute()
-        for end in (other, held, other):
-            end.store._next_sweep_at = 0.0
-            end.assert_no_message()
-        held.messages[0].ack()
-        assert client.zcard("wbe:{ex}:own") == 1
+    held = ends().queue("q", "k").consume("q", ack=False)
+    held.send(1)
+    held.drain(1)
+    other = ends().consume("q")
+    other.assert_no_message()
+    who = client.zrange("wbe:{ex}:c", 0, -1)
+    away = 3_600_000  # milliseconds
+    with client.pipeline(transaction=True) as pipe:
+        for name in who:
+            pipe.zincrby("wbe:{ex}:c", -away, name)
+        pipe.zadd("wbe:{ex}:own", {"q": 5.0})
+        for name in ("t", "since"):
+            pipe.hincrby("wbe:{ex}:m", name, -away)
+        pipe.execute()
+    for end in (other, held, other):
+        end.store._next_sweep_at = 0.0
+        end.assert_no_message()
+    held.messages[0].ack()
+    assert client.zcard("wbe:{ex}:own") == 1
 
 
 # -- URLs and connections
@@ -609,12 +598,11 @@ def test_server_that_is_not_redis_is_reported():
         thread.join()
 
 
-def test_malformed_messages_are_discarded(redis_url, redis_server, ends, caplog):
+def test_malformed_messages_are_discarded(redis_url, ends, caplog, client):
     caplog.set_level(logging.WARNING)
     taker = ends().queue("q", "k")
-    with redis_server.client(redis_url.rpartition("/")[2]) as client:
-        for number, data in enumerate((b"", b"{", b"!", b"!a b c\n", b"\xff" * 100), 100):
-            client.zadd("wbe:{ex}:q:q", {b"%d %b" % (number, data): number})
+    for number, data in enumerate((b"", b"{", b"!", b"!a b c\n", b"\xff" * 100), 100):
+        client.zadd("wbe:{ex}:q:q", {b"%d %b" % (number, data): number})
     taker.consume("q")
     taker.send("good")
     assert taker.drain(1) == ["good"]

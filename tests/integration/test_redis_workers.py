@@ -35,23 +35,20 @@ def test_flow_runs_and_leaves_no_keys(redis_url):
     assert redis_url.left() == []
 
 
-def test_requests_are_claimed_without_separate_claim_calls(redis_url, redis_server):
+def test_requests_are_claimed_without_separate_claim_calls(redis_url, client):
     flow = unordered_flow.Flow("f").add(*(sample_tasks.Nothing(f"n{n}") for n in range(50)))
-    with redis_server.client() as client:
-        client.script_flush()  # other tests have loaded the script
+    client.script_flush()  # other tests have loaded the script
     with workers.worker_in_thread(str(redis_url), sample_tasks.Nothing):
         load(flow, redis_url).run()
-        with redis_server.client() as client:
-            claim, take = steps.SCRIPTS["claim"].digest, _redis_scripts.SCRIPTS["take"].digest
-            assert client.script_exists(claim, take) == [False, True]
+        claim, take = steps.SCRIPTS["claim"].digest, _redis_scripts.SCRIPTS["take"].digest
+        assert client.script_exists(claim, take) == [False, True]
 
 
-def test_no_message_is_held_after_flow_ends(redis_url, redis_server, patient, monkeypatch):
+def test_no_message_is_held_after_flow_ends(redis_url, patient, monkeypatch, client):
     monkeypatch.setattr(consumer_loop, "DRAIN_SECONDS", 60.0)
     flow = linear_flow.Flow("f").add(*(sample_tasks.Nothing(f"n{n}") for n in range(3)))
     with (
         workers.worker_in_thread(str(redis_url), sample_tasks.Nothing),
-        redis_server.client(redis_url.rpartition("/")[2]) as client,
         contextlib.ExitStack() as stack,
     ):
         executor = WorkerTaskExecutor("e", "default", ["t"], url=str(redis_url))
@@ -82,12 +79,11 @@ def test_idle_worker_uses_little_memory(redis_url, tmp_path):
     assert megabytes_of_an_idle_worker(redis_url, tmp_path) < LIMIT
 
 
-def test_workers_and_engine_reconnect_after_server_was_wiped(redis_url, redis_server):
+def test_workers_and_engine_reconnect_after_server_was_wiped(redis_url, client):
     with workers.worker_in_thread(str(redis_url), sample_tasks.Nothing) as worker:
         load(linear_flow.Flow("f").add(sample_tasks.Nothing("a")), redis_url).run()
-        with redis_server.client(redis_url.rpartition("/")[2]) as client:
-            client.flushdb()
-            until(lambda: client.zcard("wbe:{default}:c"))
+        client.flushdb()
+        until(lambda: client.zcard("wbe:{default}:c"))
         engine = load(linear_flow.Flow("g").add(sample_tasks.Nothing("a")), redis_url)
         engine.run()
         assert engine.storage.get_flow_state() == states.SUCCESS
