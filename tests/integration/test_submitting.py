@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,10 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from tests.contract import places
 from tests.seams import stores as stored_in
 from tests.support import conducted, declining, python, servers
+from tests.support.reading import flow_uuids, read_flow
+from tests.support.requested import conducting
 from tests.support.waiting import until
 from wbengine import engines, exceptions, operations, states
 from wbengine.conductors import backends as conductors
@@ -33,14 +33,6 @@ from wbengine.persistence import base as persistence
 HERE = "tests.support.conducted"
 
 
-@pytest.fixture(params=stored_in.DURABLE)
-def uri(
-    request: pytest.FixtureRequest, tmp_path: Path, database_servers: servers.Databases
-) -> Iterator[str]:
-    with places.place(request.param, tmp_path, database_servers) as conf:
-        yield conf["connection"]
-
-
 #: Mark of tests for MySQL, too, because their locks differ between dialects.
 dialects = pytest.mark.parametrize("uri", [*stored_in.DURABLE, "mysql"], indirect=True)
 
@@ -48,20 +40,6 @@ dialects = pytest.mark.parametrize("uri", [*stored_in.DURABLE, "mysql"], indirec
 @pytest.fixture
 def local(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/flows.db"
-
-
-@contextlib.contextmanager
-def conducting(store: persistence.Backend) -> Iterator[jobs.JobBoard]:
-    """Run a conductor of the board in a database in a thread."""
-    with boards.backend("b", "sql", persistence=store) as board:
-        conductor = conductors.fetch("nonblocking", "c", board, persistence=store)
-        with conducted.running(conductor):
-            yield board
-
-
-def kept(store: persistence.Backend) -> list[str]:
-    with contextlib.closing(store.get_connection()) as connection:
-        return [row.uuid for row in connection.list_flows().flows]
 
 
 def test_submitted_flow_is_run_by_a_conductor(store: persistence.Backend) -> None:
@@ -83,7 +61,7 @@ def test_many_flows_are_submitted_at_once(store: persistence.Backend) -> None:
     handles = engines.submit_many(
         f"{HERE}:greeting", [{"name": name} for name in names], backend=store, tags={"many": "1"}
     )
-    assert sorted(kept(store)) == sorted(handle.id for handle in handles)
+    assert sorted(flow_uuids(store)) == sorted(handle.id for handle in handles)
     with conducting(store) as board:
         for name, handle in zip(names, handles, strict=True):
             assert handle.result(60)["greeting"] == f"hello {name}"
@@ -91,7 +69,7 @@ def test_many_flows_are_submitted_at_once(store: persistence.Backend) -> None:
 
 
 def test_submit_many_saves_all_flows_or_none(
-    store: persistence.Backend, monkeypatch: pytest.MonkeyPatch
+    store: persistence.Backend, monkeypatch: pytest.MonkeyPatch, board: impl_sql.SQLJobBoard
 ) -> None:
     inputs: list[dict[str, Any]] = [{"name": "Ada"}, {}]
     with pytest.raises(exceptions.MissingDependencies):
@@ -100,18 +78,17 @@ def test_submit_many_saves_all_flows_or_none(
     def fail(*_: object) -> None:
         raise RuntimeError("it died")
 
-    with boards.backend("b", "sql", persistence=store) as board:
-        with monkeypatch.context() as patch, pytest.raises(RuntimeError):
-            patch.setattr(impl_sql.SQLJobBoard, "_insert", fail)
-            engines.submit_many(f"{HERE}:greeting", inputs[:1] * 3, backend=store, board=board)
-        assert kept(store) == [] and board.job_count == 0
-        assert engines.submit_many(f"{HERE}:greeting", [], backend=store, board=board) == []
-        later = engines.submit_many(
-            f"{HERE}:greeting", inputs[:1] * 3, backend=store, board=board, eta=3600, priority="low"
-        )
-        assert board.job_count == 3 and next(board.iterjobs(only_unclaimed=True), None) is None
-        assert {job.uuid for job in board.iterjobs()} == {handle.id for handle in later}
-        assert {job.priority for job in board.iterjobs()} == {jobs.JobPriority.LOW}
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError):
+        patch.setattr(impl_sql.SQLJobBoard, "_insert", fail)
+        engines.submit_many(f"{HERE}:greeting", inputs[:1] * 3, backend=store, board=board)
+    assert flow_uuids(store) == [] and board.job_count == 0
+    assert engines.submit_many(f"{HERE}:greeting", [], backend=store, board=board) == []
+    later = engines.submit_many(
+        f"{HERE}:greeting", inputs[:1] * 3, backend=store, board=board, eta=3600, priority="low"
+    )
+    assert board.job_count == 3 and next(board.iterjobs(only_unclaimed=True), None) is None
+    assert {job.uuid for job in board.iterjobs()} == {handle.id for handle in later}
+    assert {job.priority for job in board.iterjobs()} == {jobs.JobPriority.LOW}
 
 
 async def _awaited(handle: engines.FlowHandle) -> dict[str, Any]:
@@ -203,8 +180,7 @@ def test_submitted_flow_that_another_engine_ended_is_not_run_again(
     inputs = {"folder": str(tmp_path), "mark": "x", "kind": "value"}
     with stores.backend(local) as store:
         handle = engines.submit(conducted.failing, backend=store, inputs=inputs)
-        with contextlib.closing(store.get_connection()) as connection:
-            detail = connection.get_flow_details(handle.id)
+        detail = read_flow(store, handle.id)
         with pytest.raises(ValueError, match="oops"):
             engines.load_from_detail(detail, backend=store).run()
         before = conducted.notes(tmp_path)
@@ -250,7 +226,9 @@ def test_conductor_is_woken_by_a_submission(
 
 
 @pytest.mark.parametrize("form", ["seconds", "moment"])
-def test_flow_with_eta_is_not_claimed_before(store: persistence.Backend, form: str) -> None:
+def test_flow_with_eta_is_not_claimed_before(
+    store: persistence.Backend, form: str, board: impl_sql.SQLJobBoard
+) -> None:
     def submit(seconds: float) -> engines.FlowHandle:
         moment = datetime.now(UTC) + timedelta(seconds=seconds)
         eta = moment if form == "moment" else seconds
@@ -258,14 +236,13 @@ def test_flow_with_eta_is_not_claimed_before(store: persistence.Backend, form: s
         return engines.submit(f"{HERE}:greeting", backend=store, inputs=inputs, eta=eta)
 
     later = submit(950)
-    with boards.backend("b", "sql", persistence=store) as board:
-        [job] = board.iterjobs()
-        assert not list(board.iterjobs(only_unclaimed=True))
-        assert board.find_owner(job) is None and job.state == states.UNCLAIMED
-        assert job.expires_in() is jobs.UnknownExpire.KEY_NOT_FOUND
-        assert not job.extend_expiry(2000)
-        with pytest.raises(exceptions.UnclaimableJob, match=r"is not due for 9[45]\d\.\d more s"):
-            board.claim(job, "me")
+    [job] = board.iterjobs()
+    assert not list(board.iterjobs(only_unclaimed=True))
+    assert board.find_owner(job) is None and job.state == states.UNCLAIMED
+    assert job.expires_in() is jobs.UnknownExpire.KEY_NOT_FOUND
+    assert not job.extend_expiry(2000)
+    with pytest.raises(exceptions.UnclaimableJob, match=r"is not due for 9[45]\d\.\d more s"):
+        board.claim(job, "me")
     began = time.time()
     soon = submit(1)
     with conducting(store):
@@ -289,33 +266,33 @@ def test_flow_with_eta_that_is_cancelled_ends_at_once(store: persistence.Backend
     assert submit().id != first.id
 
 
-def test_search_for_claimable_jobs_uses_index(store: persistence.Backend) -> None:
+def test_search_for_claimable_jobs_uses_index(
+    store: persistence.Backend, board: impl_sql.SQLJobBoard
+) -> None:
     """This includes a database without statistics of the table."""
     explain = {"sqlite": "EXPLAIN QUERY PLAN", "mysql": "EXPLAIN", "postgresql": "EXPLAIN"}
     rows = [{"uuid": f"u{number}", "when": 4e9 + number} for number in range(2000)]
-    with boards.backend("b", "sql", persistence=store) as board:
-        assert isinstance(board, impl_sql.SQLJobBoard)
-        engine: sa.Engine = store.engine  # type: ignore[attr-defined]
-        with engine.begin() as raw:
-            raw.execute(
-                sa.text(
-                    "INSERT INTO wbe_jobs (uuid, board, name, priority, created, updated,"
-                    " not_before) VALUES (:uuid, 'default', 'n', 2, 0, 0, :when)"
-                ),
-                rows,
-            )
-        parameters = {"board": "default", "priority": -1, "id": 0, "limit": 16}
-        queries = [board._statements.unclaimed.text, board._statements.due.text]
-        if engine.dialect.name == "sqlite":
-            queries.append(board._statements.next_due)
-        for query in queries:
-            with engine.connect() as raw:
-                plan = raw.execute(sa.text(f"{explain[engine.dialect.name]} {query}"), parameters)
-                words = " ".join(str(each) for row in plan for each in row)
-            assert "ix_wbe_jobs_ready" in words and "temp b-tree" not in words.lower()
-            assert "Filter: (not_before" not in words and "filesort" not in words, words
-        job = board.post("now")
-        assert [each.uuid for each in board.iterjobs(only_unclaimed=True)] == [job.uuid]
+    engine: sa.Engine = store.engine  # type: ignore[attr-defined]
+    with engine.begin() as raw:
+        raw.execute(
+            sa.text(
+                "INSERT INTO wbe_jobs (uuid, board, name, priority, created, updated,"
+                " not_before) VALUES (:uuid, 'default', 'n', 2, 0, 0, :when)"
+            ),
+            rows,
+        )
+    parameters = {"board": "default", "priority": -1, "id": 0, "limit": 16}
+    queries = [board._statements.unclaimed.text, board._statements.due.text]
+    if engine.dialect.name == "sqlite":
+        queries.append(board._statements.next_due)
+    for query in queries:
+        with engine.connect() as raw:
+            plan = raw.execute(sa.text(f"{explain[engine.dialect.name]} {query}"), parameters)
+            words = " ".join(str(each) for row in plan for each in row)
+        assert "ix_wbe_jobs_ready" in words and "temp b-tree" not in words.lower()
+        assert "Filter: (not_before" not in words and "filesort" not in words, words
+    job = board.post("now")
+    assert [each.uuid for each in board.iterjobs(only_unclaimed=True)] == [job.uuid]
 
 
 _NONE = {"folder": "", "mark": ""}
@@ -332,7 +309,7 @@ def test_unique_key_gives_the_unfinished_flow(store: persistence.Backend, tmp_pa
 
     first, same, other = submit("a"), submit("a"), submit("A")
     assert first.id == same.id != other.id
-    assert len(kept(store)) == 2
+    assert len(flow_uuids(store)) == 2
     with conducting(store):
         assert same.wait(60) and other.wait(60)
         later = submit("a")
@@ -378,7 +355,7 @@ def test_concurrent_submits_with_one_key_create_one_flow(uri: str, tmp_path: Pat
     printed = [process.communicate(timeout=120)[0].split() for process in racing]
     assert len(printed[0]) == 20 and printed[0] == printed[1] == printed[2]
     with stores.backend(uri) as store, boards.backend("b", "sql", persistence=store) as board:
-        assert board.job_count == len(racing) + 20 == len(kept(store))
+        assert board.job_count == len(racing) + 20 == len(flow_uuids(store))
 
 
 def test_killed_program_leaves_no_flow_without_its_job(local: str) -> None:
@@ -399,8 +376,7 @@ def test_killed_program_leaves_no_flow_without_its_job(local: str) -> None:
             with process:
                 assert process.stdout is not None and process.stdout.readline()
                 process.kill()
-        with contextlib.closing(store.get_connection()) as connection:
-            flows = {row.uuid for row in connection.list_flows(limit=100_000).flows}
+        flows = {*flow_uuids(store, limit=100_000)}
         assert flows == {job.uuid for job in board.iterjobs()} and len(flows) >= len(programs)
 
 
@@ -440,55 +416,42 @@ def test_running_flow_is_cancelled(
 _ELSEWHERE = {"board": "sql", "connection": "sqlite://"}
 
 
-@pytest.mark.parametrize(
-    ("options", "kind", "words"),
-    [
-        ({"flow_factory": lambda: 1}, ValueError, "cannot be imported by name"),
-        ({"flow_factory": f"{HERE}:plian"}, ValueError, "did you mean 'plain'"),
-        ({"flow_factory": "__main__.__doc__"}, ValueError, "other processes cannot import"),
-        ({"inputs": {"folder": ""}}, exceptions.MissingDependencies, "requires 'mark'"),
-        ({"inputs": {"folder": "", "mark": object()}}, exceptions.NotEncodable, "inputs.*mark"),
-        ({"priority": "hgih"}, ValueError, "got 'hgih' .*'HIGH'"),
-        ({"unique": ""}, ValueError, "unique must be 1 to 255 printable characters"),
-        ({"unique": " "}, ValueError, "without surrounding blanks, got ' '"),
-        ({"unique": "k1\n"}, ValueError, r"got 'k1\\n'"),
-        ({"unique": "a\0b"}, ValueError, r"got 'a\\x00b'"),
-        ({"unique": "\ud800"}, ValueError, r"got '\\ud800'"),
-        ({"eta": datetime(2030, 1, 1)}, ValueError, "must have a time zone"),
-        ({"eta": -1}, ValueError, "eta must be a number of 0 or more, got -1"),
-        ({"eta": 1.79e12}, ValueError, "eta must be at most 100000000000 seconds, got 179"),
-        ({"backend": "memory"}, ValueError, "board= is required"),
-        ({"board": _ELSEWHERE, "unique": "x"}, ValueError, "unique= requires a flow and a job in"),
-        ({"board": _ELSEWHERE, "eta": 1}, ValueError, "eta= requires a flow and a job in"),
-    ],
-    ids=[
-        "lambda",
-        "misspelt name",
-        "not importable",
-        "missing input",
-        "unencodable input",
-        "priority",
-        "empty unique",
-        "blank unique",
-        "unique with line end",
-        "unique with NUL",
-        "unique with surrogate",
-        "eta without time zone",
-        "negative eta",
-        "eta in milliseconds",
-        "memory store",
-        "unique elsewhere",
-        "eta elsewhere",
-    ],
-)
-def test_invalid_submission_is_refused_and_saves_nothing(
-    local: str, options: dict[str, Any], kind: type[Exception], words: str
-) -> None:
+INVALID_SUBMISSIONS: dict[str, tuple[dict[str, Any], str]] = {
+    "lambda": ({"flow_factory": lambda: 1}, "cannot be imported by name"),
+    "misspelt name": ({"flow_factory": f"{HERE}:plian"}, "did you mean 'plain'"),
+    "not importable": ({"flow_factory": "__main__.__doc__"}, "other processes cannot import"),
+    "missing input": ({"inputs": {"folder": ""}}, "requires 'mark'"),
+    "unencodable input": ({"inputs": {"folder": "", "mark": object()}}, "inputs.*mark"),
+    "priority": ({"priority": "hgih"}, "got 'hgih' .*'HIGH'"),
+    "empty unique": ({"unique": ""}, "unique must be 1 to 255 printable characters"),
+    "blank unique": ({"unique": " "}, "without surrounding blanks, got ' '"),
+    "unique with line end": ({"unique": "k1\n"}, r"got 'k1\\n'"),
+    "unique with NUL": ({"unique": "a\0b"}, r"got 'a\\x00b'"),
+    "unique with surrogate": ({"unique": "\ud800"}, r"got '\\ud800'"),
+    "eta without time zone": ({"eta": datetime(2030, 1, 1)}, "must have a time zone"),
+    "negative eta": ({"eta": -1}, "eta must be a number of 0 or more, got -1"),
+    "eta in milliseconds": ({"eta": 1.79e12}, "eta must be at most 100000000000 seconds, got 179"),
+    "memory store": ({"backend": "memory"}, "board= is required"),
+    "unique elsewhere": (
+        {"board": _ELSEWHERE, "unique": "x"},
+        "unique= requires a flow and a job in",
+    ),
+    "eta elsewhere": ({"board": _ELSEWHERE, "eta": 1}, "eta= requires a flow and a job in"),
+}
+
+
+@pytest.mark.parametrize("name", INVALID_SUBMISSIONS)
+def test_invalid_submission_is_refused_and_saves_nothing(local: str, name: str) -> None:
+    options, words = INVALID_SUBMISSIONS[name]
+    kind = {
+        "missing input": exceptions.MissingDependencies,
+        "unencodable input": exceptions.NotEncodable,
+    }.get(name, ValueError)
     with stores.backend(local) as store:
         given = {"flow_factory": conducted.plain, "backend": store, "inputs": _NONE, **options}
         with pytest.raises(kind, match=words):
             engines.submit(**given)
-        assert not kept(store)
+        assert not flow_uuids(store)
         with pytest.raises(exceptions.NotFound):
             engines.handle("no-such-flow", backend=store)
 
@@ -516,10 +479,10 @@ def test_board_of_another_store_is_refused(local: str, tmp_path: Path) -> None:
             engines.submit(conducted.plain, backend=store, board=board, inputs=inputs)
         with pytest.raises(ValueError, match="a new, unconnected board"):
             engines.submit(conducted.plain, backend=store, board="memory", inputs=inputs)
-        assert not kept(store) and not kept(other)
+        assert not flow_uuids(store) and not flow_uuids(other)
         # Two backend objects of one database are accepted.
         handle = engines.submit(conducted.plain, backend=local, board="sql", inputs=inputs)
-        assert kept(store) == [handle.id]
+        assert flow_uuids(store) == [handle.id]
 
 
 def _trashed(board: jobs.JobBoard) -> None:
