@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Collection, Iterator
-from pathlib import Path
+from collections.abc import Collection
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
-from tests.contract import places
-from tests.seams import stores as stored_in
-from tests.support import limited, servers
+from tests.support import limited
 from tests.support.parking import conducting
 from tests.support.parking import dialects as on_all_dialects
+from tests.support.reading import read_flow
 from tests.support.waiting import until
 from wbengine import engines, operations, states
 from wbengine._limits import account_stores, usage
@@ -27,7 +25,6 @@ from wbengine._text import rates
 from wbengine.conductors import _limited_flows
 from wbengine.conductors.backends import impl_executor
 from wbengine.engines import _submission
-from wbengine.jobs import backends as boards
 from wbengine.jobs._queues import JobQueues
 from wbengine.jobs.backends import impl_sql
 from wbengine.persistence import base as persistence
@@ -35,14 +32,6 @@ from wbengine.persistence.backends import _sql as sql
 from wbengine.persistence.backends._sql import tables
 from wbengine.views.flow_status import FlowRecords
 from wbengine.views.redaction import Redactor
-
-
-@pytest.fixture(params=stored_in.DURABLE)
-def uri(
-    request: pytest.FixtureRequest, tmp_path: Path, database_servers: servers.Databases
-) -> Iterator[str]:
-    with places.place(request.param, tmp_path, database_servers) as conf:
-        yield conf["connection"]
 
 
 @pytest.fixture(autouse=True)
@@ -90,8 +79,7 @@ def submit(
 
 def has_begun(store: persistence.Backend, handle: _submission.FlowHandle) -> bool:
     """Return whether the flow has a permit: its first task has ended."""
-    with contextlib.closing(store.get_connection()) as connection:
-        detail = connection.get_flow_details(handle.id)
+    detail = read_flow(store, handle.id)
     return any(atom.name == "begun" and atom.state == states.SUCCESS for atom in detail)
 
 
@@ -133,17 +121,18 @@ def test_end_of_a_flow_starts_the_next_one_by_priority_and_age(
     assert order == [0, 3, 2, 1]
 
 
-def test_resumption_releases_a_flow_that_waits_for_a_permit(store: persistence.Backend) -> None:
+def test_resumption_releases_a_flow_that_waits_for_a_permit(
+    store: persistence.Backend, board: impl_sql.SQLJobBoard
+) -> None:
     """Conductors of earlier releases take a flow only if its job is due."""
     first = submit(store, "a")
     with conducting(store, most=2) as (_, parked):
         until(lambda: parked == [first.id])
         second = submit(store, "a")
         until(lambda: second.id in parked)
-    with boards.backend("b", "sql", persistence=store) as board:
-        assert second.id not in [job.uuid for job in board.iterjobs(only_unclaimed=True)]
-        operations.request(store, second.id, "resume")
-        assert second.id in [job.uuid for job in board.iterjobs(only_unclaimed=True)]
+    assert second.id not in [job.uuid for job in board.iterjobs(only_unclaimed=True)]
+    operations.request(store, second.id, "resume")
+    assert second.id in [job.uuid for job in board.iterjobs(only_unclaimed=True)]
 
 
 def test_parked_flow_keeps_its_permit(store: persistence.Backend) -> None:
@@ -161,26 +150,22 @@ def test_parked_flow_keeps_its_permit(store: persistence.Backend) -> None:
         assert second.wait(20)
 
 
-def test_permit_of_a_deleted_parked_flow_becomes_free(store: persistence.Backend) -> None:
+@pytest.mark.parametrize("how", ["deleted", "cancelled"])
+def test_permit_of_a_deleted_or_cancelled_parked_flow_becomes_free(
+    how: str, store: persistence.Backend
+) -> None:
     with conducting(store, most=2) as (_, parked):
         first = submit(store, "a")
         until(lambda: parked == [first.id])
         second = submit(store, "a")
         until(lambda: second.id in parked)
-        with contextlib.closing(store.get_connection()) as connection:
-            connection.destroy_flow(first.id)
+        if how == "deleted":
+            with contextlib.closing(store.get_connection()) as connection:
+                connection.destroy_flow(first.id)
+        else:
+            first.cancel()
         until(lambda: has_begun(store, second))
-
-
-def test_cancelled_flow_releases_the_permit_that_it_kept(store: persistence.Backend) -> None:
-    with conducting(store, most=2) as (_, parked):
-        first = submit(store, "a")
-        until(lambda: parked == [first.id])
-        second = submit(store, "a")
-        until(lambda: second.id in parked)
-        first.cancel()
-        until(lambda: has_begun(store, second))
-        assert first.state == states.REVERTED
+        assert how == "deleted" or first.state == states.REVERTED
 
 
 def test_cancelled_flow_that_waits_for_a_permit_ends_at_once(store: persistence.Backend) -> None:
@@ -319,63 +304,60 @@ def test_flow_of_a_queue_that_no_conductor_serves_takes_no_permit(
 
 @on_all_dialects
 def test_limit_of_a_paused_queue_is_listed_and_offers_no_flow(
-    store: persistence.Backend, offers: list[str]
+    store: persistence.Backend, offers: list[str], board: impl_sql.SQLJobBoard
 ) -> None:
-    with boards.backend("b", "sql", persistence=store) as board:
-        assert isinstance(board, impl_sql.SQLJobBoard)
-        board.connect()
-        handles = [wait_for_limit(board, store, "l") for _ in range(3)]
-        JobQueues(store).pause("default", by="ann")
-        limits = account_stores.store_of(store)
-        _limited_flows.LimitedFlows(lambda: board, store, store).poll()
-        assert offers == [] and limits.read([]) == limits.changes([]) == {}
-        (listed,) = usage.listed(limits)
-        assert (listed.name, listed.held, listed.waiting, listed.flow_count) == ("l", 0, 3, 3)
-        with contextlib.closing(store.get_connection()) as connection:
-            view = FlowRecords(connection, handles[0].id, Redactor()).view()
-        assert view.waiting is not None and view.waiting.startswith("Its queue 'default' is paused")
-        JobQueues(store).resume("default")
-        _limited_flows.LimitedFlows(lambda: board, store, store).poll()
-        assert offers == [handles[0].id]
-        (listed,) = usage.listed(limits)
-        assert (listed.waiting, listed.flow_count) == (2, 2)
+    board.connect()
+    handles = [wait_for_limit(board, store, "l") for _ in range(3)]
+    JobQueues(store).pause("default", by="ann")
+    limits = account_stores.store_of(store)
+    _limited_flows.LimitedFlows(lambda: board, store, store).poll()
+    assert offers == [] and limits.read([]) == limits.changes([]) == {}
+    (listed,) = usage.listed(limits)
+    assert (listed.name, listed.held, listed.waiting, listed.flow_count) == ("l", 0, 3, 3)
+    with contextlib.closing(store.get_connection()) as connection:
+        view = FlowRecords(connection, handles[0].id, Redactor()).view()
+    assert view.waiting is not None and view.waiting.startswith("Its queue 'default' is paused")
+    JobQueues(store).resume("default")
+    _limited_flows.LimitedFlows(lambda: board, store, store).poll()
+    assert offers == [handles[0].id]
+    (listed,) = usage.listed(limits)
+    assert (listed.waiting, listed.flow_count) == (2, 2)
 
 
 @on_all_dialects
 def test_signal_does_not_begin_a_flow_that_waits_for_its_first_permit(
-    store: persistence.Backend,
+    store: persistence.Backend, board: impl_sql.SQLJobBoard
 ) -> None:
-    with boards.backend("b", "sql", persistence=store) as board:
-        assert isinstance(board, impl_sql.SQLJobBoard)
-        board.connect()
-        handle = wait_for_limit(board, store, "l")
-        handle.signal("go")
-        assert not list(board.take("c", 1))
-        assert handle.cancel()
-        assert [job.uuid for job in board.take("c", 1)] == [handle.id]
+    board.connect()
+    handle = wait_for_limit(board, store, "l")
+    handle.signal("go")
+    assert not list(board.take("c", 1))
+    assert handle.cancel()
+    assert [job.uuid for job in board.take("c", 1)] == [handle.id]
 
 
 def test_flows_are_offered_again_only_after_a_while(
-    store: persistence.Backend, offers: list[str], monkeypatch: pytest.MonkeyPatch
+    store: persistence.Backend,
+    offers: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    board: impl_sql.SQLJobBoard,
 ) -> None:
     """A conductor without places cannot take the offered flow yet."""
     monkeypatch.setattr(_limited_flows, "_POLL_SECONDS", 0.0)
-    with boards.backend("b", "sql", persistence=store) as board:
-        assert isinstance(board, impl_sql.SQLJobBoard)
-        board.connect()
-        flows = _limited_flows.LimitedFlows(lambda: board, store, store)
-        handles = [wait_for_limit(board, store, "l") for _ in range(3)]
-        one = Quota(None, None, 1)
-        account_stores.store_of(store).settle({"l": (one, [PermitRequest("x", 1, 0, 5, 15.0)])})
-        for _ in range(5):
-            flows.poll()
-        assert offers == []
-        account_stores.store_of(store).settle({"l": (one, [PermitRequest("x", 1, 0, 0, 0.0)])})
-        for _ in range(5):
-            flows.poll()
-        assert offers == [handles[0].id]
-        (listed,) = usage.listed(account_stores.store_of(store))
-        assert listed.waiting == 3, "the offered flow still waits"
+    board.connect()
+    flows = _limited_flows.LimitedFlows(lambda: board, store, store)
+    handles = [wait_for_limit(board, store, "l") for _ in range(3)]
+    one = Quota(None, None, 1)
+    account_stores.store_of(store).settle({"l": (one, [PermitRequest("x", 1, 0, 5, 15.0)])})
+    for _ in range(5):
+        flows.poll()
+    assert offers == []
+    account_stores.store_of(store).settle({"l": (one, [PermitRequest("x", 1, 0, 0, 0.0)])})
+    for _ in range(5):
+        flows.poll()
+    assert offers == [handles[0].id]
+    (listed,) = usage.listed(account_stores.store_of(store))
+    assert listed.waiting == 3, "the offered flow still waits"
 
 
 def wait_for_limit(
@@ -388,7 +370,9 @@ def wait_for_limit(
     return handle
 
 
-def test_permits_of_parked_flows_are_compared_in_one_statement(store: persistence.Backend) -> None:
+def test_permits_of_parked_flows_are_compared_in_one_statement(
+    store: persistence.Backend, board: impl_sql.SQLJobBoard
+) -> None:
     assert isinstance(store, sql.SQLBackend)
     quota, limits = Quota(None, None, 100), account_stores.store_of(store)
     statements: list[str] = []
@@ -398,16 +382,14 @@ def test_permits_of_parked_flows_are_compared_in_one_statement(store: persistenc
         if tables.FLOWS.name in statement:
             statements.append(statement)
 
-    with boards.backend("b", "sql", persistence=store) as board:
-        assert isinstance(board, impl_sql.SQLJobBoard)
-        board.connect()
-        wait_for_limit(board, store, "l")
-        kept = [PermitRequest(submit(store, "b").id, 1, 1, 0, KEPT_SECONDS) for _ in range(20)]
-        gone = PermitRequest("gone", 1, 1, 0, KEPT_SECONDS)
-        # All permits are in use.
-        limits.settle({"l": (quota, [*kept, gone, PermitRequest("x", 1, 80, 5, 15.0)])})
-        statements.clear()
-        _limited_flows.LimitedFlows(lambda: board, store, store).poll()
+    board.connect()
+    wait_for_limit(board, store, "l")
+    kept = [PermitRequest(submit(store, "b").id, 1, 1, 0, KEPT_SECONDS) for _ in range(20)]
+    gone = PermitRequest("gone", 1, 1, 0, KEPT_SECONDS)
+    # All permits are in use.
+    limits.settle({"l": (quota, [*kept, gone, PermitRequest("x", 1, 80, 5, 15.0)])})
+    statements.clear()
+    _limited_flows.LimitedFlows(lambda: board, store, store).poll()
     account, now = limits.all()["l"]
     assert account.kept(now) == [request.flow for request in kept]
     assert len(statements) == 1

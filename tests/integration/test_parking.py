@@ -11,9 +11,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from tests.contract import places
-from tests.seams import stores as stored_in
-from tests.support import conducted, servers, signalled
+from tests.support import conducted, signalled
 from tests.support.parking import conducting, dialects
 from tests.support.waiting import until
 from wbengine import engines, exceptions, operations, signals, states
@@ -29,14 +27,6 @@ from wbengine.views import _flow_list, flow_status
 HERE = "tests.support.signalled"
 
 
-@pytest.fixture(params=stored_in.DURABLE)
-def uri(
-    request: pytest.FixtureRequest, tmp_path: Path, database_servers: servers.Databases
-) -> Iterator[str]:
-    with places.place(request.param, tmp_path, database_servers) as conf:
-        yield conf["connection"]
-
-
 @pytest.fixture
 def local(tmp_path: Path) -> Iterator[persistence.Backend]:
     with stores.backend(f"sqlite:///{tmp_path}/flows.db") as made:
@@ -46,6 +36,18 @@ def local(tmp_path: Path) -> Iterator[persistence.Backend]:
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(impl_executor.ExecutorConductor, "PARK_SECONDS", 0.3)
+
+
+def submit_parked(store: persistence.Backend, parked: list[str]) -> engines.FlowHandle:
+    handle = engines.submit(signalled.flow, backend=store)
+    until(lambda: parked == [handle.id])
+    return handle
+
+
+def claim_job(board: Any) -> Any:
+    [job] = board.iterjobs()
+    board.claim(job, "me")
+    return job
 
 
 @pytest.mark.slow
@@ -77,8 +79,7 @@ def test_parked_flow_is_displayed_as_waiting_and_keeps_its_attempt(
             return flow_status.read(connection, row.uuid), row
 
     with conducting(store) as (_, parked):
-        handle = engines.submit(signalled.flow, backend=store)
-        until(lambda: parked == [handle.id])
+        handle = submit_parked(store, parked)
         view, row = look()
         assert view.state == row.state == states.SUSPENDED
         assert view.shown_state == row.shown_state == states.WAITING
@@ -135,8 +136,7 @@ def test_flow_waiting_for_a_short_time_is_not_parked(kind: str, local: persisten
 
 def test_parked_flow_is_cancelled_at_once(store: persistence.Backend) -> None:
     with conducting(store) as (_, parked):
-        handle = engines.submit(signalled.flow, backend=store)
-        until(lambda: parked == [handle.id])
+        handle = submit_parked(store, parked)
         assert handle.cancel("no")
         with pytest.raises(exceptions.Cancelled):
             handle.result(60)
@@ -146,8 +146,7 @@ def test_suspended_parked_flow_stays_suspended_until_resumed(
     store: persistence.Backend,
 ) -> None:
     with conducting(store) as (board, parked):
-        handle = engines.submit(signalled.flow, backend=store)
-        until(lambda: parked == [handle.id])
+        handle = submit_parked(store, parked)
         told = operations.suspend(store, handle.id, reason="a holiday", by="me")
         assert told == operations.StateChange(states.SUSPENDED, states.SUSPENDED)
         assert board.job_count == 0
@@ -181,17 +180,14 @@ def test_flow_suspended_while_its_job_is_being_parked_stays_suspended(
 
 
 def test_cancel_before_parking_keeps_job_claimable(
-    store: persistence.Backend,
+    store: persistence.Backend, board: impl_sql.SQLJobBoard
 ) -> None:
     """The cancel was sent before the job was parked, and no engine polls for it afterwards."""
     handle = engines.submit(signalled.flow, backend=store)
-    with boards.backend("b", "sql", persistence=store) as board:
-        assert isinstance(board, impl_sql.SQLJobBoard)
-        [job] = board.iterjobs()
-        board.claim(job, "me")
-        handle.cancel("no")
-        board.park(job, "me", None, 0)
-        assert [one.uuid for one in board.iterjobs(only_unclaimed=True)] == [handle.id]
+    job = claim_job(board)
+    handle.cancel("no")
+    board.park(job, "me", None, 0)
+    assert [one.uuid for one in board.iterjobs(only_unclaimed=True)] == [handle.id]
 
 
 @dialects
@@ -231,8 +227,7 @@ def test_signal_or_cancel_during_parking_makes_job_claimable(
                 sending.join(0.5)
 
         monkeypatch.setattr(crash_points, "_hook", late)
-        [job] = board.iterjobs()
-        board.claim(job, "me")
+        job = claim_job(board)
         board.park(job, "me", None, 0)
         sending.join()
         assert [job.uuid for job in board.iterjobs(only_unclaimed=True)] == [handle.id]
@@ -241,7 +236,7 @@ def test_signal_or_cancel_during_parking_makes_job_claimable(
 @dialects
 @pytest.mark.parametrize("is_parked", [True, False])
 def test_end_of_child_makes_job_due_within_the_delay_of_its_parent(
-    store: persistence.Backend, is_parked: bool
+    store: persistence.Backend, board: impl_sql.SQLJobBoard, is_parked: bool
 ) -> None:
     assert isinstance(store, sql.SQLBackend)
     handle = engines.submit(signalled.flow, backend=store)
@@ -253,13 +248,8 @@ def test_end_of_child_makes_job_due_within_the_delay_of_its_parent(
         with store.get_connection() as connection:
             return due - connection.now()
 
-    with (
-        store.get_connection() as connection,
-        boards.backend("b", "sql", persistence=store) as board,
-    ):
-        assert isinstance(board, impl_sql.SQLJobBoard)
-        [job] = board.iterjobs()
-        board.claim(job, "me")
+    with store.get_connection() as connection:
+        job = claim_job(board)
         if not is_parked:
             connection.put_signal(handle.id, ends[0])
         board.park(job, "me", None, 0, ends=0, end_delay=1000.0)
@@ -278,23 +268,18 @@ def test_end_of_child_makes_job_due_within_the_delay_of_its_parent(
 @dialects
 @pytest.mark.parametrize("is_parked", [True, False])
 def test_end_of_child_makes_job_due_at_once_without_delay(
-    store: persistence.Backend, is_parked: bool
+    store: persistence.Backend, board: impl_sql.SQLJobBoard, is_parked: bool
 ) -> None:
     handle = engines.submit(signalled.flow, backend=store)
     end = signals.end_of_child("child", 1, 1.0)
-    with (
-        store.get_connection() as connection,
-        boards.backend("b", "sql", persistence=store) as board,
-    ):
-        assert isinstance(board, impl_sql.SQLJobBoard)
-        [job] = board.iterjobs()
-        board.claim(job, "me")
+    job = claim_job(board)
+    with store.get_connection() as connection:
         if not is_parked:
             connection.put_signal(handle.id, end)
         board.park(job, "me", None, 0)
         if is_parked:
             connection.put_signal(handle.id, end)
-        assert [each.uuid for each in board.iterjobs(only_unclaimed=True)] == [handle.id]
+    assert [each.uuid for each in board.iterjobs(only_unclaimed=True)] == [handle.id]
 
 
 def test_signal_does_not_start_flow_before_its_eta(local: persistence.Backend) -> None:

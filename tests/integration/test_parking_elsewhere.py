@@ -21,7 +21,7 @@ from wbengine.engines import _submission
 from wbengine.jobs import _parked_jobs
 from wbengine.jobs import backends as boards
 from wbengine.jobs import base as jobs
-from wbengine.jobs.backends import impl_redis, impl_sql
+from wbengine.jobs.backends import impl_sql
 from wbengine.persistence import base as persistence
 
 HERE = "tests.support.signalled"
@@ -50,64 +50,76 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service.ConductorService, "POLL_SECONDS", 0.2)
 
 
-def serving(
-    store: persistence.Backend, place: str, most: int = 1, **options: Any
-) -> service.ConductorService:
-    fetched = boards.fetch("served", place, persistence=store)
-    return service.ConductorService(store, board=fetched, max_simultaneous=most, **options)
+class Site:
+    """A store whose jobs are on a board elsewhere."""
+
+    def __init__(self, store: persistence.Backend, board: jobs.JobBoard, place: str) -> None:
+        self.store, self.board, self.place = store, board, place
+
+    def serving(self, **options: Any) -> contextlib.AbstractContextManager[None]:
+        """Run the service of the board in a thread."""
+        fetched = boards.fetch("served", self.place, persistence=self.store)
+        options = {"max_simultaneous": 1, **options}
+        return conducted.running(service.ConductorService(self.store, board=fetched, **options))
+
+    def submit(self, factory: Any = signalled.flow, *args: Any, **options: Any) -> Any:
+        return engines.submit(factory, *args, backend=self.store, board=self.board, **options)
+
+    def is_parked(self, handle: _submission.FlowHandle) -> bool:
+        return handle.state == states.WAITING and self.board.job_count == 0
+
+    def submit_parked(self) -> Any:
+        """Submit a flow to a running service, and wait until it is parked."""
+        handle = self.submit()
+        until(lambda: self.is_parked(handle))
+        return handle
+
+    @property
+    def parked_jobs(self) -> _parked_jobs.ParkedJobs:
+        parked = _parked_jobs.ParkedJobs.of(self.board, self.store)
+        assert parked is not None
+        return parked
 
 
-def submit(store: persistence.Backend, board: jobs.JobBoard, **named: Any) -> Any:
-    return engines.submit(signalled.flow, backend=store, board=board, **named)
+@pytest.fixture
+def site(store: persistence.Backend, board: jobs.JobBoard, place: str) -> Site:
+    return Site(store, board, place)
 
 
-def is_parked(handle: _submission.FlowHandle, board: jobs.JobBoard) -> bool:
-    return handle.state == states.WAITING and board.job_count == 0
+on_redis = pytest.mark.parametrize("place", ["redis"], indirect=True)
 
 
-def parked_jobs(store: persistence.Backend, board: jobs.JobBoard) -> _parked_jobs.ParkedJobs:
-    parked = _parked_jobs.ParkedJobs.of(board, store)
-    assert parked is not None
-    return parked
-
-
-def test_waiting_flows_hold_no_place_and_leave_the_board(
-    store: persistence.Backend, board: jobs.JobBoard, place: str
-) -> None:
-    waiting = [submit(store, board) for _ in range(3)]
-    with conducted.running(serving(store, place)):
-        until(lambda: all(is_parked(handle, board) for handle in waiting))
-        later = engines.submit(f"{HERE}:waiting", ["eta", 1.0], backend=store, board=board)
+def test_waiting_flows_hold_no_place_and_leave_the_board(site: Site) -> None:
+    waiting = [site.submit() for _ in range(3)]
+    with site.serving():
+        until(lambda: all(site.is_parked(handle) for handle in waiting))
+        later = site.submit(f"{HERE}:waiting", ["eta", 1.0])
         assert later.result(60)["found"] == "found"
         for number, handle in enumerate(waiting):
             handle.signal("approved", number)
         for number, handle in enumerate(waiting):
             assert handle.result(60)["found"] == number
-        until(lambda: board.job_count == 0)
-    assert parked_jobs(store, board).board.job_count == 0
+        until(lambda: site.board.job_count == 0)
+    assert site.parked_jobs.board.job_count == 0
 
 
-def test_stopped_and_cancelled_while_parked(
-    store: persistence.Backend, board: jobs.JobBoard, place: str
-) -> None:
-    with conducted.running(serving(store, place)):
-        suspended, cancelled = submit(store, board), submit(store, board)
-        until(lambda: is_parked(suspended, board) and is_parked(cancelled, board))
-        operations.suspend(store, suspended.id)
+def test_stopped_and_cancelled_while_parked(site: Site) -> None:
+    with site.serving():
+        suspended, cancelled = site.submit(), site.submit()
+        until(lambda: site.is_parked(suspended) and site.is_parked(cancelled))
+        operations.suspend(site.store, suspended.id)
         assert cancelled.cancel("no")
         with pytest.raises(exceptions.Cancelled):
             cancelled.result(60)
         suspended.signal("approved", 7)
         # The service has polled since then.
-        assert engines.submit(f"{HERE}:waiting", ["eta", 0.0], backend=store, board=board).wait(60)
+        assert site.submit(f"{HERE}:waiting", ["eta", 0.0]).wait(60)
         assert suspended.state == states.SUSPENDED
-        operations.request(store, suspended.id, "resume")
+        operations.request(site.store, suspended.id, "resume")
         assert suspended.result(60)["found"] == 7
 
 
-def test_job_of_parked_flow_is_posted_once(
-    store: persistence.Backend, board: jobs.JobBoard, place: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_job_of_parked_flow_is_posted_once(monkeypatch: pytest.MonkeyPatch, site: Site) -> None:
     """The service does not repair flows whose job is in the database of the flows."""
     posted: list[object] = []
     searches: list[None] = []
@@ -118,11 +130,10 @@ def test_job_of_parked_flow_is_posted_once(
         searches.append(None)
 
     monkeypatch.setattr(service.ConductorService, "_resume_lost", counted)
-    fetched: Any = boards.fetch("served", place, persistence=store)
+    fetched: Any = boards.fetch("served", site.place, persistence=site.store)
     fetched.notifier.register(jobs.POSTED, lambda _, details: posted.append(details))
-    with conducted.running(service.ConductorService(store, board=fetched)):
-        handle = submit(store, board)
-        until(lambda: is_parked(handle, board))
+    with conducted.running(service.ConductorService(site.store, board=fetched)):
+        handle = site.submit_parked()
         posted.clear()
         with monkeypatch.context() as held:
             held.setattr(_parked_jobs.ParkedJobs, "post_due", lambda self, who: None)
@@ -132,12 +143,12 @@ def test_job_of_parked_flow_is_posted_once(
             assert posted == []
         with pytest.raises(exceptions.Cancelled):
             handle.result(60)
-        until(lambda: board.job_count == 0)
+        until(lambda: site.board.job_count == 0)
     assert posted
 
 
 def test_death_after_posting_a_parked_job_is_harmless(
-    store: persistence.Backend, board: jobs.JobBoard, place: str, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch, site: Site
 ) -> None:
     """The parked job stays, and is posted again when its claim has expired."""
     monkeypatch.setattr(_parked_jobs, "_CLAIM_SECONDS", 0.5)
@@ -149,88 +160,71 @@ def test_death_after_posting_a_parked_job_is_harmless(
             raise exceptions.JobFailure("it died")
         consume(self, job, who)
 
-    with conducted.running(serving(store, place)):
-        handle = submit(store, board)
-        until(lambda: is_parked(handle, board))
+    with site.serving():
+        handle = site.submit_parked()
         monkeypatch.setattr(impl_sql.SQLJobBoard, "consume", die)
         handle.signal("approved", 1)
         assert handle.result(60)["found"] == 1
         assert died.is_set()
-        left = parked_jobs(store, board).board
-        until(lambda: board.job_count == 0 and left.job_count == 0)
+        left = site.parked_jobs.board
+        until(lambda: site.board.job_count == 0 and left.job_count == 0)
 
 
 @pytest.mark.parametrize("is_parked_here", [True, False])
-def test_conductor_that_cannot_park_releases_the_job(
-    store: persistence.Backend, redis_url: brokers.Place, is_parked_here: bool
-) -> None:
+@on_redis
+def test_conductor_that_cannot_park_releases_the_job(is_parked_here: bool, site: Site) -> None:
     """Another one claims the earlier job of the flow to post it. Its post has no effect then."""
-    with boards.backend("board", str(redis_url), persistence=store) as board:
-        handle = submit(store, board)
-        parked = parked_jobs(store, board)
-        (job,) = board.take("me", 1)
-        if not is_parked_here:
-            assert parked.board.park(job, "me", 0.0, 0)
-            assert [each.uuid for each in parked.board.take("another", 1)] == [handle.id]
-        parked.leave(job, "me", parked.board.park(job, "me", None, 0))
-        assert board.job_count == (0 if is_parked_here else 1)
-        assert parked.board.job_count == 1
+    handle = site.submit()
+    parked = site.parked_jobs
+    (job,) = site.board.take("me", 1)
+    if not is_parked_here:
+        assert parked.board.park(job, "me", 0.0, 0)
+        assert [each.uuid for each in parked.board.take("another", 1)] == [handle.id]
+    parked.leave(job, "me", parked.board.park(job, "me", None, 0))
+    assert site.board.job_count == (0 if is_parked_here else 1)
+    assert parked.board.job_count == 1
 
 
-def test_flow_in_a_paused_queue_does_not_begin_when_its_limit_permits_it(
-    store: persistence.Backend, redis_url: brokers.Place
-) -> None:
-    with boards.backend("board", str(redis_url), persistence=store) as board:
-        assert isinstance(board, impl_redis.RedisJobBoard)
-        first, second = [
-            engines.submit(limited.waiting, backend=store, board=board, inputs={"tenant": "a"})
-            for _ in range(2)
+@on_redis
+def test_flow_in_a_paused_queue_does_not_begin_when_its_limit_permits_it(site: Site) -> None:
+    first, second = [site.submit(limited.waiting, inputs={"tenant": "a"}) for _ in range(2)]
+    with site.serving():
+        until(lambda: site.is_parked(first) and site.is_parked(second))
+        site.board.job_queues.pause("default")
+        first.signal("go")
+        assert first.wait(60)
+        until(lambda: site.board.job_count == 1)
+        second.signal("go")
+        assert not second.wait(1)
+        site.board.job_queues.resume("default")
+        assert second.wait(60)
+
+
+@on_redis
+def test_flow_of_a_queue_that_no_conductor_serves_takes_no_permit(site: Site) -> None:
+    both = ("default", "reports")
+    with site.serving(queues=both):
+        first, blocked, other = handles = [
+            site.submit(limited.waiting, inputs={"tenant": "a"}, queue=queue)
+            for queue in ("default", "reports", "default")
         ]
-        with conducted.running(serving(store, str(redis_url))):
-            until(lambda: is_parked(first, board) and is_parked(second, board))
-            board.job_queues.pause("default")
-            first.signal("go")
-            assert first.wait(60)
-            until(lambda: board.job_count == 1)
-            second.signal("go")
-            assert not second.wait(1)
-            board.job_queues.resume("default")
-            assert second.wait(60)
-
-
-def test_flow_of_a_queue_that_no_conductor_serves_takes_no_permit(
-    store: persistence.Backend, redis_url: brokers.Place
-) -> None:
-    url, both = str(redis_url), ("default", "reports")
-
-    def submitted(queue: str) -> Any:
-        return engines.submit(
-            limited.waiting, backend=store, board=board, inputs={"tenant": "a"}, queue=queue
-        )
-
-    with boards.backend("board", url, persistence=store) as board:
-        parked = parked_jobs(store, board)
-        with conducted.running(serving(store, url, queues=both)):
-            handles = [submitted(queue) for queue in ("default", "reports", "default")]
-            until(lambda: all(is_parked(handle, board) for handle in handles))
-        first, blocked, other = handles
-        other.signal("go")
-        with conducted.running(serving(store, url, queues=("default",))):
-            first.signal("go")
-            assert other.wait(60)
-            assert parked.has(blocked.id) and board.job_count == 0
-        blocked.signal("go")
-        with conducted.running(serving(store, url, queues=both)):
-            assert blocked.wait(60)
+        until(lambda: all(site.is_parked(handle) for handle in handles))
+    other.signal("go")
+    with site.serving(queues=("default",)):
+        first.signal("go")
+        assert other.wait(60)
+        assert site.parked_jobs.has(blocked.id) and site.board.job_count == 0
+    blocked.signal("go")
+    with site.serving(queues=both):
+        assert blocked.wait(60)
 
 
 @pytest.mark.parametrize("what", ["signal", "cancel"])
 def test_change_during_parking_is_not_missed(
-    what: str, store: persistence.Backend, board: jobs.JobBoard, place: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    what: str, monkeypatch: pytest.MonkeyPatch, site: Site
+) -> None:
     park: Callable[..., Any] = impl_sql.SQLJobBoard.park
-    handle = submit(store, board)
+    handle = site.submit()
 
     def late(*args: Any) -> None:
         monkeypatch.setattr(impl_sql.SQLJobBoard, "park", park)
@@ -238,17 +232,17 @@ def test_change_during_parking_is_not_missed(
         park(*args)
 
     monkeypatch.setattr(impl_sql.SQLJobBoard, "park", late)
-    with conducted.running(serving(store, place)):
+    with site.serving():
         assert handle.wait(60)
     assert handle.state == (states.SUCCESS if what == "signal" else states.REVERTED)
 
 
 def test_job_that_stayed_on_both_boards_is_harmless(
-    store: persistence.Backend, board: jobs.JobBoard, place: str, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch, site: Site
 ) -> None:
     """The conductor died between the two steps: the claim on the first job expires."""
     monkeypatch.setattr(impl_executor.ExecutorConductor, "CLAIM_SECONDS", 1.0)
-    kind: Any = type(board)
+    kind: Any = type(site.board)
     consume, refused = kind.consume, threading.Event()
 
     def refuse(self: Any, job: jobs.Job, who: str) -> None:
@@ -258,45 +252,39 @@ def test_job_that_stayed_on_both_boards_is_harmless(
         consume(self, job, who)
 
     monkeypatch.setattr(kind, "consume", refuse)
-    with conducted.running(serving(store, place)):
-        handle = submit(store, board)
+    with site.serving():
+        handle = site.submit()
         assert refused.wait(60)
         until(lambda: handle.state == states.WAITING)
-    with conducted.running(serving(store, place)):
-        until(lambda: is_parked(handle, board))
+    with site.serving():
+        until(lambda: site.is_parked(handle))
         handle.signal("approved", 1)
         assert handle.result(60)["found"] == 1
-        until(lambda: board.job_count == 0)
-    assert parked_jobs(store, board).board.job_count == 0
+        until(lambda: site.board.job_count == 0)
+    assert site.parked_jobs.board.job_count == 0
 
 
-def test_flows_wait_for_their_limit_without_a_place(
-    store: persistence.Backend, board: jobs.JobBoard, place: str
-) -> None:
+def test_flows_wait_for_their_limit_without_a_place(site: Site) -> None:
     handles = [
-        engines.submit(limited.waiting, backend=store, board=board, inputs={"tenant": tenant})
-        for tenant in ("a", "a", "a", "b")
+        site.submit(limited.waiting, inputs={"tenant": tenant}) for tenant in ("a", "a", "a", "b")
     ]
-    with conducted.running(serving(store, place)):
-        until(lambda: all(is_parked(handle, board) for handle in handles))
+    with site.serving():
+        until(lambda: all(site.is_parked(handle) for handle in handles))
         for handle in handles:
             handle.signal("go")
         for handle in handles:
             assert handle.wait(60)
 
 
-def test_command_that_reverts_a_parked_flow_removes_its_job(
-    store: persistence.Backend, uri: str, redis_url: brokers.Place
-) -> None:
-    with boards.backend("board", str(redis_url), persistence=store) as board:
-        with conducted.running(serving(store, str(redis_url))):
-            handle = submit(store, board)
-            until(lambda: is_parked(handle, board))
-        command = ["flow", "revert", handle.id, "--here", "--yes", "--persistence", uri]
-        environment = {**os.environ, "WBENGINE_BOARD": str(redis_url)}
-        python.run(["-m", "wbengine", *command], env=environment)
-        assert handle.state == states.REVERTED
-        assert board.job_count == parked_jobs(store, board).board.job_count == 0
+@on_redis
+def test_command_that_reverts_a_parked_flow_removes_its_job(uri: str, site: Site) -> None:
+    with site.serving():
+        handle = site.submit_parked()
+    command = ["flow", "revert", handle.id, "--here", "--yes", "--persistence", uri]
+    environment = {**os.environ, "WBENGINE_BOARD": site.place}
+    python.run(["-m", "wbengine", *command], env=environment)
+    assert handle.state == states.REVERTED
+    assert site.board.job_count == site.parked_jobs.board.job_count == 0
 
 
 def test_parked_flow_continues_after_its_board_lost_its_data(store: persistence.Backend) -> None:
@@ -305,31 +293,30 @@ def test_parked_flow_continues_after_its_board_lost_its_data(store: persistence.
         brokers.redis() as server,
         boards.backend("board", server.url(), persistence=store) as board,
     ):
-        with conducted.running(serving(store, server.url())):
-            handle = submit(store, board)
-            until(lambda: is_parked(handle, board))
+        site = Site(store, board, server.url())
+        with site.serving():
+            handle = site.submit_parked()
         with contextlib.closing(redis.Redis.from_url(server.url())) as client:
             client.flushall()
-        with conducted.running(serving(store, server.url())):
+        with site.serving():
             handle.signal("approved", 1)
             assert handle.result(60)["found"] == 1
 
 
+@on_redis
 def test_conductor_of_another_board_does_not_take_parked_flows(
-    store: persistence.Backend, redis_url: brokers.Place, broker_servers: brokers.Brokers
+    broker_servers: brokers.Brokers, site: Site
 ) -> None:
-    with boards.backend("board", str(redis_url), persistence=store) as board:
-        with conducted.running(serving(store, str(redis_url))):
-            handle = submit(store, board)
-            until(lambda: is_parked(handle, board))
-        handle.signal("approved", 1)
-        with (
-            broker_servers["redis"].place() as elsewhere,
-            boards.backend("other", str(elsewhere), persistence=store) as other,
-            conducted.running(serving(store, str(elsewhere))),
-        ):
-            last = engines.submit(f"{HERE}:waiting", ["eta", 0.0], backend=store, board=other)
-            assert last.wait(60)
-        assert not handle.wait(0)
-        with conducted.running(serving(store, str(redis_url))):
-            assert handle.result(60)["found"] == 1
+    with site.serving():
+        handle = site.submit_parked()
+    handle.signal("approved", 1)
+    with (
+        broker_servers["redis"].place() as elsewhere,
+        boards.backend("other", str(elsewhere), persistence=site.store) as board,
+    ):
+        other = Site(site.store, board, str(elsewhere))
+        with other.serving():
+            assert other.submit(f"{HERE}:waiting", ["eta", 0.0]).wait(60)
+    assert not handle.wait(0)
+    with site.serving():
+        assert handle.result(60)["found"] == 1

@@ -17,6 +17,7 @@ import pytest
 
 from tests.support import engine_threads, paused_tasks
 from tests.support.parking import conducting, dialects
+from tests.support.reading import read_flow
 from tests.support.waiting import until
 from tests.support.workers import worker_in_thread
 from wbengine import engines, exceptions, operations, states
@@ -44,6 +45,25 @@ def fresh_records() -> Iterator[None]:
     paused_tasks.RELEASED.set()
 
 
+def submit_parked(store: persistence.Backend, parked: list[str], *factory: Any) -> Any:
+    handle = engines.submit(*factory, backend=store)
+    until(lambda: parked == [handle.id])
+    return handle
+
+
+def wake_during_pause(
+    handle: Any, store: persistence.Backend, parked: list[str], pattern: str
+) -> None:
+    """Wake the flow by a change of its pause, and wait until it is parked again."""
+    operations.pause_tasks(store, pattern, reason="longer")
+    until(lambda: parked == [handle.id] * 2)
+
+
+def resume_and_wait(handle: Any, store: persistence.Backend, pattern: str) -> None:
+    operations.resume_tasks(store, pattern)
+    handle.result(60)
+
+
 @dialects
 def test_paused_flows_do_not_block_other_flows_and_continue(store: persistence.Backend) -> None:
     operations.pause_tasks(store, CHARGE, reason="the bank is down", by="ann")
@@ -68,8 +88,7 @@ def test_flow_parked_for_pause_is_displayed_with_sender_and_reason(
 ) -> None:
     operations.pause_tasks(store, f"{HERE}.*", reason="the bank is down", by="ann")
     with conducting(store) as (_, parked):
-        handle = engines.submit(f"{HERE}:charging", backend=store)
-        until(lambda: parked == [handle.id])
+        handle = submit_parked(store, parked, f"{HERE}:charging")
         with contextlib.closing(store.get_connection()) as connection:
             (row,) = _flow_list.page(connection, states=[states.WAITING]).flows
             summary = _flow_list.summary(connection, handle.id).row
@@ -79,8 +98,7 @@ def test_flow_parked_for_pause_is_displayed_with_sender_and_reason(
         assert row.paused_by == summary.paused_by == (text,)
         pause = rf"\({HERE}\.\*\) by ann since .*: the bank is down\."
         assert re.fullmatch(f"charge: Its task type is paused {pause}", view.waiting or "")
-        operations.resume_tasks(store, f"{HERE}.*")
-        handle.result(60)
+        resume_and_wait(handle, store, f"{HERE}.*")
         with contextlib.closing(store.get_connection()) as connection:
             (row,) = _flow_list.page(connection).flows
         assert (row.shown_state, row.paused_by) == (states.SUCCESS, ())
@@ -92,8 +110,7 @@ def test_flow_continues_when_its_pause_ends(
     monkeypatch.setattr(impl_executor.ExecutorConductor, "PARK_SECONDS", 0.3)
     pause = operations.pause_tasks(store, CHARGE, seconds=2)
     with conducting(store) as (_, parked):
-        handle = engines.submit(f"{HERE}:charging", backend=store)
-        until(lambda: parked == [handle.id])
+        handle = submit_parked(store, parked, f"{HERE}:charging")
         handle.result(60)
         assert pause.until is not None and pause.until <= time.time() < pause.until + 2
     assert parked == [handle.id]
@@ -127,60 +144,59 @@ def end_pause(store: persistence.Backend, change: str) -> None:
 @dialects
 @pytest.mark.parametrize("change", ["resume", "shorten"])
 def test_change_of_pause_during_parking_makes_job_claimable(
-    change: str, store: persistence.Backend, monkeypatch: pytest.MonkeyPatch
+    change: str,
+    store: persistence.Backend,
+    monkeypatch: pytest.MonkeyPatch,
+    board: impl_sql.SQLJobBoard,
 ) -> None:
     """The operator waits for the lock of the pause, instead of reading before the parking."""
     operations.pause_tasks(store, CHARGE)
-    with boards.backend("b", "sql", persistence=store) as board:
-        assert isinstance(board, impl_sql.SQLJobBoard)
-        job, pauses = parked_flow(store, board)
-        changing = threading.Thread(target=end_pause, args=(store, change))
+    job, pauses = parked_flow(store, board)
+    changing = threading.Thread(target=end_pause, args=(store, change))
 
-        def late(point: str) -> None:
-            if point == "sql.before-park-commit":
-                changing.start()
-                changing.join(0.5)
+    def late(point: str) -> None:
+        if point == "sql.before-park-commit":
+            changing.start()
+            changing.join(0.5)
 
-        monkeypatch.setattr(crash_points, "_hook", late)
-        board.park(job, "me", None, None, pauses)
-        changing.join()
-        assert claimable(board) == [job.uuid]
+    monkeypatch.setattr(crash_points, "_hook", late)
+    board.park(job, "me", None, None, pauses)
+    changing.join()
+    assert claimable(board) == [job.uuid]
 
 
 @dialects
 def test_parking_during_resume_waits_for_its_end(
-    store: persistence.Backend, monkeypatch: pytest.MonkeyPatch
+    store: persistence.Backend, monkeypatch: pytest.MonkeyPatch, board: impl_sql.SQLJobBoard
 ) -> None:
     """The pause is deleted, and the flow was not yet suspended when parked flows were read."""
     operations.pause_tasks(store, CHARGE)
-    with boards.backend("b", "sql", persistence=store) as board:
-        assert isinstance(board, impl_sql.SQLJobBoard)
-        job, pauses = parked_flow(store, board)
-        parking = threading.Thread(target=board.park, args=(job, "me", None, None, pauses))
-        monkeypatch.setattr(writing, "make_paused_jobs_due", lambda *args: None)
+    job, pauses = parked_flow(store, board)
+    parking = threading.Thread(target=board.park, args=(job, "me", None, None, pauses))
+    monkeypatch.setattr(writing, "make_paused_jobs_due", lambda *args: None)
 
-        def late(point: str) -> None:
-            if point == "sql.before-resume-commit":
-                parking.start()
-                parking.join(0.5)
+    def late(point: str) -> None:
+        if point == "sql.before-resume-commit":
+            parking.start()
+            parking.join(0.5)
 
-        monkeypatch.setattr(crash_points, "_hook", late)
-        operations.resume_tasks(store, CHARGE)
-        parking.join()
-        assert claimable(board) == [job.uuid]
+    monkeypatch.setattr(crash_points, "_hook", late)
+    operations.resume_tasks(store, CHARGE)
+    parking.join()
+    assert claimable(board) == [job.uuid]
 
 
-def test_unchanged_pause_keeps_job_parked(store: persistence.Backend) -> None:
+def test_unchanged_pause_keeps_job_parked(
+    store: persistence.Backend, board: impl_sql.SQLJobBoard
+) -> None:
     operations.pause_tasks(store, CHARGE)
     operations.pause_tasks(store, "shop.*")
-    with boards.backend("b", "sql", persistence=store) as board:
-        assert isinstance(board, impl_sql.SQLJobBoard)
-        job, pauses = parked_flow(store, board)
-        board.park(job, "me", None, None, pauses)
-        operations.resume_tasks(store, "shop.*")
-        assert claimable(board) == []
-        operations.resume_tasks(store, CHARGE)
-        assert claimable(board) == [job.uuid]
+    job, pauses = parked_flow(store, board)
+    board.park(job, "me", None, None, pauses)
+    operations.resume_tasks(store, "shop.*")
+    assert claimable(board) == []
+    operations.resume_tasks(store, CHARGE)
+    assert claimable(board) == [job.uuid]
 
 
 def parked_flow(
@@ -190,8 +206,7 @@ def parked_flow(
     engines.submit(f"{HERE}:charging", backend=store)
     [job] = board.iterjobs()
     board.claim(job, "me")
-    with contextlib.closing(store.get_connection()) as connection:
-        detail = connection.get_flow_details(job.uuid)
+    detail = read_flow(store, job.uuid)
     engine: Any = engines.load_from_detail(detail, backend=store)
     engine.park_after = 0.0
     engine.run()
@@ -240,8 +255,7 @@ def test_flow_continues_after_death_of_conductor_that_parked_it(point: str, url:
     with stores.backend(url) as store, conducting(store) as (_, parked):
         handle = engines.handle(handle.id, backend=store)
         until(lambda: parked == [handle.id])
-        operations.resume_tasks(store, CHARGE)
-        handle.result(60)
+        resume_and_wait(handle, store, CHARGE)
     assert paused_tasks.STARTED == ["charge"]
 
 
@@ -282,16 +296,14 @@ def test_flow_with_running_task_is_parked_after_its_end(store: persistence.Backe
         assert handle.state == states.RUNNING and parked == []
         paused_tasks.RELEASED.set()
         until(lambda: parked == [handle.id])
-        operations.resume_tasks(store, CHARGE)
-        handle.result(60)
+        resume_and_wait(handle, store, CHARGE)
     assert paused_tasks.STARTED == ["wait", "charge"]
 
 
 def test_parked_flow_is_cancelled_during_pause(store: persistence.Backend) -> None:
     operations.pause_tasks(store, CHARGE)
     with conducting(store) as (_, parked):
-        handle = engines.submit(f"{HERE}:charging", backend=store)
-        until(lambda: parked == [handle.id])
+        handle = submit_parked(store, parked, f"{HERE}:charging")
         assert handle.cancel("no")
         with pytest.raises(exceptions.Cancelled):
             handle.result(60)
@@ -301,8 +313,7 @@ def test_parked_flow_is_cancelled_during_pause(store: persistence.Backend) -> No
 def test_flow_with_paused_task_and_signal_is_woken_by_both(store: persistence.Backend) -> None:
     operations.pause_tasks(store, CHARGE)
     with conducting(store) as (_, parked):
-        handle = engines.submit(f"{HERE}:charging_and_signal", backend=store)
-        until(lambda: parked == [handle.id])
+        handle = submit_parked(store, parked, f"{HERE}:charging_and_signal")
         handle.signal("approved", 1)
         until(lambda: parked == [handle.id] * 2)
         operations.resume_tasks(store, CHARGE)
@@ -313,13 +324,10 @@ def test_workflow_whose_step_is_paused_is_parked(store: persistence.Backend) -> 
     """If it is woken during the pause, its step does not start."""
     operations.pause_tasks(store, f"{HERE}.Ship")
     with conducting(store) as (_, parked):
-        handle = engines.submit(f"{HERE}:charging_then_shipping", backend=store)
-        until(lambda: parked == [handle.id])
-        operations.pause_tasks(store, f"{HERE}.Ship", reason="longer")
-        until(lambda: parked == [handle.id] * 2)
+        handle = submit_parked(store, parked, f"{HERE}:charging_then_shipping")
+        wake_during_pause(handle, store, parked, f"{HERE}.Ship")
         assert len(paused_tasks.STARTED) == 1
-        operations.resume_tasks(store, f"{HERE}.Ship")
-        handle.result(60)
+        resume_and_wait(handle, store, f"{HERE}.Ship")
     assert len(paused_tasks.STARTED) == 2
 
 
@@ -338,11 +346,9 @@ def test_flow_whose_items_are_paused_is_parked(is_begun: bool, store: persistenc
         paused_tasks.RELEASED.set()
         until(lambda: parked == [handle.id])
         assert len(paused_tasks.STARTED) == is_begun
-        operations.pause_tasks(store, pattern, reason="longer")
-        until(lambda: parked == [handle.id] * 2)
+        wake_during_pause(handle, store, parked, pattern)
         assert len(paused_tasks.STARTED) == is_begun
-        operations.resume_tasks(store, pattern)
-        handle.result(60)
+        resume_and_wait(handle, store, pattern)
     names = [f"wait {number}" for number in range(5)]
     assert sorted(paused_tasks.STARTED) == names
 
@@ -352,51 +358,40 @@ def held_leases(store: persistence.Backend) -> list[_lease_renewer.HeldLease]:
     return list(_lease_renewer.of_process()._store(store)._held_leases)
 
 
-@pytest.mark.parametrize("name", ["charging", "charging_then_shipping"])
+@pytest.fixture
+def on_workers(tmp_path: Path) -> Iterator[dict[str, Any]]:
+    """Options of engines whose tasks run on a worker."""
+    broker = f"filesystem://{tmp_path}/broker"
+    with worker_in_thread(broker, paused_tasks, threads_count=2):
+        yield {"engine": "worker-based", "url": broker}
+
+
+@pytest.mark.parametrize(
+    ("factory", "pattern", "started", "total"),
+    [
+        pytest.param([f"{HERE}:charging"], CHARGE, 0, 1, id="task"),
+        pytest.param([f"{HERE}:charging_then_shipping"], f"{HERE}.Ship", 1, 2, id="step"),
+        pytest.param([f"{HERE}:items", [5]], f"{HERE}.HeldItem", 0, 5, id="items"),
+    ],
+)
 def test_flow_on_workers_is_parked_and_starts_nothing_when_woken(
-    name: str, tmp_path: Path, url: str
+    factory: list[Any], pattern: str, started: int, total: int, url: str, on_workers: dict[str, Any]
 ) -> None:
-    """A step or a task that is not sent yet is not looked up in the ledger."""
-    broker = f"filesystem://{tmp_path}/broker"
-    workers = worker_in_thread(broker, paused_tasks, threads_count=2)
-    pattern = CHARGE if name == "charging" else f"{HERE}.Ship"
-    with workers, stores.backend(url) as store:
+    """Steps, tasks and items that are not sent yet are not looked up in the ledger."""
+    with stores.backend(url) as store:
         operations.pause_tasks(store, pattern)
-        with conducting(store, engine="worker-based", url=broker) as (_, parked):
-            handle = engines.submit(f"{HERE}:{name}", backend=store)
-            until(lambda: parked == [handle.id])
-            operations.pause_tasks(store, pattern, reason="longer")
-            until(lambda: parked == [handle.id] * 2)
-            assert len(paused_tasks.STARTED) == (name != "charging")
-            operations.resume_tasks(store, pattern)
-            handle.result(60)
-    assert len(paused_tasks.STARTED) == 1 + (name != "charging")
-
-
-def test_map_on_workers_is_parked_and_starts_no_item_when_woken(tmp_path: Path, url: str) -> None:
-    """Items that are not sent yet are not looked up in the ledger."""
-    broker = f"filesystem://{tmp_path}/broker"
-    workers = worker_in_thread(broker, paused_tasks, threads_count=2)
-    with workers, stores.backend(url) as store:
-        operations.pause_tasks(store, f"{HERE}.HeldItem")
-        with conducting(store, engine="worker-based", url=broker) as (_, parked):
-            handle = engines.submit(f"{HERE}:items", [5], backend=store)
-            until(lambda: parked == [handle.id])
-            operations.pause_tasks(store, f"{HERE}.HeldItem", reason="longer")
-            until(lambda: parked == [handle.id] * 2)
-            assert paused_tasks.STARTED == []
+        with conducting(store, **on_workers) as (_, parked):
+            handle = submit_parked(store, parked, *factory)
+            wake_during_pause(handle, store, parked, pattern)
+            assert len(paused_tasks.STARTED) == started
             paused_tasks.RELEASED.set()
-            operations.resume_tasks(store, f"{HERE}.HeldItem")
-            handle.result(60)
-    assert len(paused_tasks.STARTED) == 5
+            resume_and_wait(handle, store, pattern)
+    assert len(paused_tasks.STARTED) == total
 
 
-def test_map_on_workers_is_parked_after_a_suspension(tmp_path: Path, url: str) -> None:
+def test_map_on_workers_is_parked_after_a_suspension(url: str, on_workers: dict[str, Any]) -> None:
     """The items that were not sent before are not looked up either."""
-    broker = f"filesystem://{tmp_path}/broker"
-    workers = worker_in_thread(broker, paused_tasks, threads_count=2)
-    options = {"engine": "worker-based", "url": broker}
-    with workers, stores.backend(url) as store, conducting(store, **options) as (_, parked):
+    with stores.backend(url) as store, conducting(store, **on_workers) as (_, parked):
         handle = engines.submit(f"{HERE}:items", [5], backend=store)
         until(lambda: len(paused_tasks.STARTED) == 2)
         operations.suspend(store, handle.id)
@@ -409,6 +404,5 @@ def test_map_on_workers_is_parked_after_a_suspension(tmp_path: Path, url: str) -
         operations.request(store, handle.id, "resume")
         until(lambda: handle.id in parked)
         assert len(paused_tasks.STARTED) == 2
-        operations.resume_tasks(store, f"{HERE}.HeldItem")
-        handle.result(60)
+        resume_and_wait(handle, store, f"{HERE}.HeldItem")
     assert len(paused_tasks.STARTED) == 5
