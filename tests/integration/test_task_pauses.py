@@ -62,6 +62,11 @@ def running(flow: Any, backend: base.Backend, **options: Any) -> engine_threads.
     return thread
 
 
+def resume_and_end(run: engine_threads.Running, store: base.Backend, pattern: str) -> None:
+    operations.resume_tasks(store, pattern)
+    assert run.end() == states.SUCCESS
+
+
 def waiting(store: base.Backend, engine: Any) -> dict[str, str | None]:
     """Return why the tasks of a flow wait, by name."""
     reader = flow_status.FlowRecords(store.get_connection(), engine.storage.flow_uuid, Redactor())
@@ -87,8 +92,7 @@ def test_engine_logs_pause_once_and_its_end(
     operations.pause_tasks(store, f"{TYPES}Ship*", seconds=60)
     until(lambda: len(lines()) == 2)
     paused.append(f"Tasks of type {TYPES}Ship* are paused for 60 s")
-    operations.resume_tasks(store, f"{TYPES}Charge")
-    assert run.end() == states.SUCCESS
+    resume_and_end(run, store, f"{TYPES}Charge")
     assert lines() == [*paused, f"Tasks of type {TYPES}Charge are resumed"]
 
 
@@ -103,8 +107,7 @@ def test_paused_type_waits_and_others_run(options: dict[str, Any], store: base.B
     assert reason is not None
     assert reason.startswith("Its task type is paused by ann since ")
     assert reason.endswith(": the bank is down.")
-    operations.resume_tasks(store, f"{TYPES}Charge")
-    assert run.end() == states.SUCCESS
+    resume_and_end(run, store, f"{TYPES}Charge")
     assert STARTED == ["ship", "charge"]
     assert run.engine.storage.records[run.engine.compilation.plan.by_name["charge"]].attempt == 1
 
@@ -115,8 +118,7 @@ def test_pattern_pauses_all_its_types(store: base.Backend) -> None:
     until(lambda: run.engine.storage.get_flow_state() == states.RUNNING)
     time.sleep(0.2)
     assert STARTED == []
-    operations.resume_tasks(store, f"{TYPES}*")
-    assert run.end() == states.SUCCESS
+    resume_and_end(run, store, f"{TYPES}*")
 
 
 def test_pause_reaches_running_engine(options: dict[str, Any], store: base.Backend) -> None:
@@ -134,8 +136,7 @@ def test_pause_reaches_running_engine(options: dict[str, Any], store: base.Backe
     until(lambda: run.engine.statistics["completed"] >= len(started))
     time.sleep(0.5)
     assert started == STARTED
-    operations.resume_tasks(store, f"{TYPES}Charge")
-    assert run.end() == states.SUCCESS
+    resume_and_end(run, store, f"{TYPES}Charge")
     assert sorted(STARTED) == sorted(names)
 
 
@@ -172,8 +173,7 @@ def test_pause_that_arrives_during_start_of_run_is_not_lost(
     run.start()
     until(lambda: "charge" in STARTED or run.engine.paused_tasks())
     assert STARTED == ["ship"]
-    operations.resume_tasks(store, f"{TYPES}Charge")
-    assert run.end() == states.SUCCESS
+    resume_and_end(run, store, f"{TYPES}Charge")
 
 
 def test_serial_batch_stops_between_two_tasks(store: base.Backend) -> None:
@@ -189,8 +189,7 @@ def test_serial_batch_stops_between_two_tasks(store: base.Backend) -> None:
     assert len(STARTED) == count, "nothing starts during the pause"
     assert count < 60 and time.monotonic() - began < 30
     RELEASED.set()
-    operations.resume_tasks(store, f"{TYPES}Slow")
-    assert run.end() == states.SUCCESS
+    resume_and_end(run, store, f"{TYPES}Slow")
     assert len(STARTED) == 60
 
 
@@ -204,8 +203,7 @@ def test_retry_controller_behind_paused_tasks_of_batch_runs(store: base.Backend)
     until(lambda: "ship" in STARTED)
     assert len(STARTED) < 31
     RELEASED.set()
-    operations.resume_tasks(store, f"{TYPES}Slow")
-    assert run.end() == states.SUCCESS
+    resume_and_end(run, store, f"{TYPES}Slow")
     assert len(STARTED) == 31
 
 
@@ -215,8 +213,7 @@ def test_items_of_map_wait(options: dict[str, Any], store: base.Backend) -> None
     run = running(flow, store, store={"numbers": list(range(5))}, **options)
     until(lambda: "Its items are paused" in (waiting(store, run.engine).get("items") or ""))
     assert STARTED == []
-    operations.resume_tasks(store, f"{TYPES}Item")
-    assert run.end() == states.SUCCESS
+    resume_and_end(run, store, f"{TYPES}Item")
     assert sorted(STARTED) == [f"item {number}" for number in range(5)]
 
 
@@ -264,8 +261,7 @@ def test_pause_precedes_permit_of_limit(store: base.Backend) -> None:
     operations.pause_tasks(store, f"{TYPES}Charge")
     run = running(unordered_flow.Flow("f").add(first, second), store, engine="parallel")
     until(lambda: STARTED == ["ship"])
-    operations.resume_tasks(store, f"{TYPES}Charge")
-    assert run.end() == states.SUCCESS
+    resume_and_end(run, store, f"{TYPES}Charge")
 
 
 def test_misspelled_pattern_is_named_with_nearest_one(store: base.Backend) -> None:
@@ -329,8 +325,7 @@ def test_pause_of_another_type_does_not_disable_limit(store: base.Backend) -> No
     assert executor.names == ["one"]
     executor.held = False
     executor.release()
-    operations.resume_tasks(store, f"{TYPES}Ship")
-    assert run.end() == states.SUCCESS
+    resume_and_end(run, store, f"{TYPES}Ship")
 
 
 def test_large_map_creates_only_some_items_during_pause(store: base.Backend) -> None:
@@ -377,8 +372,7 @@ def test_task_that_waits_for_permit_is_paused(store: base.Backend) -> None:
     executor.release()
     until(lambda: run.engine.storage.get_atom_state("first") == states.SUCCESS)
     executor.held = False
-    operations.resume_tasks(store, f"{TYPES}Charge")
-    assert run.end() == states.SUCCESS
+    resume_and_end(run, store, f"{TYPES}Charge")
     assert run.engine.storage.record("second").attempt == 1
 
 
@@ -393,8 +387,7 @@ def test_submitted_items_of_paused_type_are_submitted_again_in_order(store: base
     until(lambda: sum(run.engine.paused_tasks().values()) == 3)
     assert executor.waiting == []
     executor.held = False
-    operations.resume_tasks(store, f"{TYPES}Item")
-    assert run.end() == states.SUCCESS
+    resume_and_end(run, store, f"{TYPES}Item")
     assert STARTED == ["item 1", "item 0", "item 2", "item 3"]
 
 

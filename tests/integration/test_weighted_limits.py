@@ -45,20 +45,23 @@ def tasks_of(made: Any, *numbers: int) -> unordered_flow.Flow:
     return unordered_flow.Flow("f").add(*(made(f"{n}", inject={"n": n}) for n in numbers))
 
 
-def test_reported_units_replace_costs_of_tasks(store: base.Backend, options: Any) -> None:
-    engines.run(tasks_of(spends, 3, 4, 5), **options)
-    assert charged(store) == pytest.approx(2 + 3 + 4)
+ITEMS = {"items": [3, 4, 5]}
 
 
-def test_reported_units_replace_costs_of_items(store: base.Backend, options: Any) -> None:
-    flow = linear_flow.Flow("f").add(task.Map(spends(), over="items", item="n"))
-    engines.run(flow, {"items": [3, 4, 5]}, **options)
-    assert charged(store) == pytest.approx(2 + 3 + 4)
-
-
-def test_reported_units_replace_costs_of_steps(store: base.Backend, options: Any) -> None:
-    engines.run(weighted_tasks.spending, **options)
-    assert charged(store) == pytest.approx(4 + 6)
+@pytest.mark.parametrize(
+    ("flow", "inputs", "expected"),
+    [
+        (tasks_of(spends, 3, 4, 5), {}, 2 + 3 + 4),
+        (linear_flow.Flow("f").add(task.Map(spends(), over="items", item="n")), ITEMS, 2 + 3 + 4),
+        (weighted_tasks.spending, {}, 4 + 6),
+    ],
+    ids=["tasks", "items", "steps"],
+)
+def test_reported_units_replace_costs(
+    flow: Any, inputs: dict[str, Any], expected: int, store: base.Backend, options: Any
+) -> None:
+    engines.run(flow, inputs, **options)
+    assert charged(store) == pytest.approx(expected)
 
 
 def test_failed_task_without_report_keeps_its_cost(store: base.Backend) -> None:

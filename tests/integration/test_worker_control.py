@@ -45,6 +45,12 @@ def load(flow: Any, place: dict[str, Any], **store: Any) -> Any:
     return engines.load(flow, store=store or {"rest": 0.0}, engine="worker-based", **place)
 
 
+def worker(place: dict[str, Any], *offered: Any, **options: Any) -> Any:
+    """Run a worker of the broker in a thread."""
+    options = {"ledger": place.get("ledger"), **options}
+    return worker_in_thread(place["url"], *(offered or (tasks,)), **options)
+
+
 def tasks_per_worker(loaded: Any, count: int) -> Counter[str]:
     """Return the number of tasks that each worker ran."""
     return Counter(loaded.storage.get_attempt(f"t{n}").worker for n in range(count))
@@ -74,7 +80,7 @@ def test_worker_stops_after_an_error_on_receipt_of_a_request(
         failures.release()
         raise RuntimeError("planted")
 
-    with worker_in_thread(place["url"], tasks, ledger=place.get("ledger")) as worker:
+    with worker(place) as made:
         monkeypatch.setattr(server.Server, "on_request", fail)
         loaded = load(many(1), place)
 
@@ -86,25 +92,24 @@ def test_worker_stops_after_an_error_on_receipt_of_a_request(
         thread.start()
         assert failures.acquire(timeout=30)
         monkeypatch.undo()
-        until(lambda: not worker._runner.busy)
+        until(lambda: not made._runner.busy)
         loaded.cancel()
         thread.join(60)
         assert not thread.is_alive()
 
 
 def test_suspended_worker_leaves_all_tasks_to_others(place: dict[str, Any], tmp_path: Path) -> None:
-    url, ledger, offer = place["url"], place.get("ledger"), (tasks, sample_tasks)
     with (
-        worker_in_thread(url, *offer, ledger=ledger, threads_count=1) as one,
-        worker_in_thread(url, *offer, ledger=ledger, threads_count=1) as other,
+        worker(place, tasks, sample_tasks, threads_count=1) as one,
+        worker(place, tasks, sample_tasks, threads_count=1) as other,
     ):
-        publish(url, worker_commands.control("suspend", one.identity))
+        publish(place["url"], worker_commands.control("suspend", one.identity))
         until(lambda: one.life.state == "suspended")
         loaded = load(many(30), place)
         loaded.run()
         assert tasks_per_worker(loaded, 30) == {other.identity: 30}
         other.suspend()
-        publish(url, worker_commands.control("resume"))
+        publish(place["url"], worker_commands.control("resume"))
         until(lambda: one.life.state == other.life.state == "idle")
         loaded = load(unordered_flow.Flow("f").add(*sample_tasks.meeting(tmp_path)), place)
         loaded.run()
@@ -116,14 +121,13 @@ def test_suspended_worker_leaves_all_tasks_to_others(place: dict[str, Any], tmp_
 
 def test_stopping_worker_requeues_unstarted_tasks(place: dict[str, Any]) -> None:
     """No task fails or runs twice."""
-    url, ledger = place["url"], place.get("ledger")
     loaded = load(many(40), place, rest=0.01)
-    with worker_in_thread(url, tasks, ledger=ledger, threads_count=2) as other:
-        with worker_in_thread(url, tasks, ledger=ledger, threads_count=2) as one:
+    with worker(place, threads_count=2) as other:
+        with worker(place, threads_count=2) as one:
             thread = threading.Thread(target=loaded.run)
             thread.start()
             until(lambda: one.life.successes)
-            publish(url, worker_commands.control("drain", one.identity))
+            publish(place["url"], worker_commands.control("drain", one.identity))
             until(lambda: one.life.state == "dead")
         thread.join(60)
         assert loaded.storage.get_flow_state() == "SUCCESS"
@@ -135,21 +139,20 @@ def test_stopping_worker_requeues_unstarted_tasks(place: dict[str, Any]) -> None
 
 @pytest.mark.parametrize("most", [1, 5])
 def test_worker_stops_after_max_tasks(place: dict[str, Any], most: int) -> None:
-    url, ledger = place["url"], place.get("ledger")
     loaded = load(many(12), place)
-    with worker_in_thread(url, tasks, ledger=ledger, threads_count=3, max_tasks=most) as one:
+    with worker(place, threads_count=3, max_tasks=most) as one:
         thread = threading.Thread(target=loaded.run)
         thread.start()
         until(lambda: one.life.state == "dead")
         assert one.counts["SUCCESS"] == most
-        with worker_in_thread(url, tasks, ledger=ledger, threads_count=3):
+        with worker(place, threads_count=3):
             thread.join(60)
     assert tasks_per_worker(loaded, 12)[one.identity] == most
     assert loaded.storage.get_flow_state() == "SUCCESS"
 
 
 def test_solo_pool_runs_tasks_in_thread_of_worker(place: dict[str, Any]) -> None:
-    with worker_in_thread(place["url"], tasks, ledger=place.get("ledger"), pool="solo") as made:
+    with worker(place, pool="solo") as made:
         names = {thread.name for thread in threading.enumerate()}
         loaded = load(many(5), place)
         loaded.run()
@@ -180,9 +183,7 @@ def test_task_that_exceeds_drain_timeout_is_abandoned(
         except BaseException as error:
             errors.append(error)
 
-    with worker_in_thread(
-        place["url"], tasks, ledger=place.get("ledger"), threads_count=1, drain_timeout=0.1
-    ) as made:
+    with worker(place, threads_count=1, drain_timeout=0.1) as made:
         thread = threading.Thread(target=run)
         thread.start()
         until(started.exists)
@@ -198,7 +199,7 @@ def test_task_that_exceeds_drain_timeout_is_abandoned(
 def test_running_task_is_notified_of_cancellation(place: dict[str, Any], tmp_path: Path) -> None:
     started = tmp_path / "started"
     loaded = load(linear_flow.Flow("f").add(tasks.Patient(name="p")), place, started=str(started))
-    with worker_in_thread(place["url"], tasks, ledger=place.get("ledger"), threads_count=1) as made:
+    with worker(place, threads_count=1) as made:
         thread = threading.Thread(target=loaded.run)
         thread.start()
         until(started.exists)
@@ -216,9 +217,7 @@ def test_exception_handlers_of_a_worker_are_called(
     monkeypatch.setenv(tasks.CALLS, str(calls))
     place = {"url": f"memory://{tmp_path.name}"}
     handlers = ["tests.support.worker_tasks:first", tasks.last, tasks.never]
-    with worker_in_thread(
-        place["url"], tasks, pool=pool, concurrency=1, exception_handlers=handlers
-    ) as made:
+    with worker(place, pool=pool, concurrency=1, exception_handlers=handlers) as made:
         with pytest.raises(ValueError, match="bad as ever"):
             load(linear_flow.Flow("f").add(tasks.Bad(name="b")), place).run()
         until(lambda: calls.exists() and "last" in calls.read_text())
@@ -231,7 +230,7 @@ def test_exception_handlers_of_a_worker_are_called(
 
 @pytest.mark.parametrize("place", ["memory", "filesystem"], indirect=True)
 def test_late_task_checks_ledger_before_it_starts(place: dict[str, Any]) -> None:
-    with worker_in_thread(place["url"], tasks, ledger=place.get("ledger"), threads_count=1) as made:
+    with worker(place, threads_count=1) as made:
         ledger: Any = made._runner.ledger
         looked = []
         _make_late(made)
@@ -246,7 +245,7 @@ def test_late_task_checks_ledger_before_it_starts(place: dict[str, Any]) -> None
 def test_request_reopened_for_another_worker_is_not_started(tmp_path: Path) -> None:
     """The engine reopened the request for another worker while this worker was frozen."""
     place: dict[str, Any] = {"url": f"memory://{tmp_path.name}"}
-    with worker_in_thread(place["url"], tasks, ledger=place.get("ledger"), threads_count=1) as made:
+    with worker(place, threads_count=1) as made:
         ledger: Any = made._runner.ledger
         state = ledger.state
 
