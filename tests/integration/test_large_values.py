@@ -12,6 +12,7 @@ import pytest
 
 from tests.support import framed
 from tests.support.framed import SIZE
+from tests.support.reading import read_flow
 from wbengine import engines, exceptions, operations, task
 from wbengine.patterns import linear_flow
 from wbengine.persistence import backends, base
@@ -179,26 +180,28 @@ def test_lost_payload_fails_the_task_that_needs_it(store: base.Backend, place: P
     assert list(failures) == ["needs"]
 
 
-@pytest.mark.parametrize("lost", ["step", "input"])
+@pytest.mark.parametrize(
+    ("lost", "in_conductor"), [("step", False), ("input", False), ("step", True)]
+)
 def test_replay_without_a_value_suspends_the_flow_in_any_engine(
-    lost: str, store: base.Backend, place: Path
+    lost: str, in_conductor: bool, store: base.Backend, place: Path
 ) -> None:
+    """The step succeeded, so the function must not see a failure, which it could handle."""
     engine = engines.load(framed.grow, {"text": "t" * SIZE}, backend=store)
     engine.park_after = 0.0
     engine.run()
     uuid = engine.storage.flow_uuid
     operations.signal(store, uuid, "more", "m" * SIZE)
-    with contextlib.closing(store.get_connection()) as connection:
-        steps = [each for each in connection.get_flow_details(uuid) if each.is_step]
+    steps = [each for each in read_flow(store, uuid) if each.is_step]
     (address,) = (each.results.address for each in steps if type(each.results) is Reference)
     for path in payloads_in(place):
         if (path.name == address) == (lost == "step"):
             path.rename(place / path.name)
-    resumed = operations.resume(store, uuid)
+    resumed: Any = operations.resume(store, uuid)
+    resumed.suspends_on_difference = in_conductor
     with pytest.raises(exceptions.PayloadUnavailable, match="is lost"):
         resumed.run()
-    with contextlib.closing(store.get_connection()) as connection:
-        detail = connection.get_flow_details(uuid)
+    detail = read_flow(store, uuid)
     assert (detail.state, detail.is_blocked) == ("SUSPENDED", True)
     for path in place.glob("?" * 64):
         path.rename(place / "data" / path.name[:2] / path.name)
@@ -245,39 +248,11 @@ def test_workflow_is_replayed_with_its_values(store: base.Backend) -> None:
     engine.park_after = 0.0
     engine.run()
     assert engine.storage.get_flow_state() == "SUSPENDED"
-    with contextlib.closing(store.get_connection()) as connection:
-        detail = connection.get_flow_details(engine.storage.flow_uuid)
+    detail = read_flow(store, engine.storage.flow_uuid)
     operations.signal(store, detail.uuid, "more", "m" * SIZE)
     again = engines.load_from_detail(detail, backend=store)
     again.run()
     assert again.storage.get("tests.support.framed.grow").endswith("m" + str(2 * SIZE))
-
-
-def test_replay_without_a_value_ends_the_run_and_not_the_workflow(
-    store: base.Backend, place: Path
-) -> None:
-    """The step succeeded, so the function must not see a failure, which it could handle."""
-    engine = engines.load(framed.grow, {"text": "t" * SIZE}, backend=store)
-    engine.park_after = 0.0
-    engine.run()
-    uuid = engine.storage.flow_uuid
-    operations.signal(store, uuid, "more", "m" * SIZE)
-    with contextlib.closing(store.get_connection()) as connection:
-        steps = [each for each in connection.get_flow_details(uuid) if each.is_step]
-    (address,) = (each.results.address for each in steps if type(each.results) is Reference)
-    (path,) = place.glob(f"data/*/{address}")
-    path.rename(place / "elsewhere")
-    with contextlib.closing(store.get_connection()) as connection:
-        resumed = engines.load_from_detail(connection.get_flow_details(uuid), backend=store)
-        resumed.suspends_on_difference = True  # as in a conductor
-        with pytest.raises(exceptions.PayloadUnavailable, match="is lost"):
-            resumed.run()
-        detail = connection.get_flow_details(uuid)
-        assert (detail.state, detail.is_blocked) == ("SUSPENDED", True)
-        (place / "elsewhere").rename(path)
-        again = engines.load_from_detail(connection.get_flow_details(uuid), backend=store)
-        again.run()
-        assert connection.get_flow_details(uuid).state == "SUCCESS"
 
 
 def test_typed_signal_is_converted(store: base.Backend, place: Path) -> None:
@@ -296,8 +271,7 @@ def test_submitted_flow_has_large_inputs_and_results(
 ) -> None:
     handle = engines.submit(framed.take, inputs={"frame": b"x" * SIZE}, backend=store)
     assert largest_row(tmp_path) < 20_000
-    with contextlib.closing(store.get_connection()) as connection:
-        detail = connection.get_flow_details(handle.id)
+    detail = read_flow(store, handle.id)
     engines.load_from_detail(detail, backend=store).run()
     assert handle.result() == {"frame": b"x" * SIZE, "length": SIZE}
     assert [path.name.partition(".")[2] for path in place.glob("refs/*/*")] == [handle.id]
@@ -306,8 +280,7 @@ def test_submitted_flow_has_large_inputs_and_results(
 def test_records_without_the_setting_name_it(store: base.Backend, tmp_path: Path) -> None:
     handle = engines.submit(framed.take, inputs={"frame": b"x" * SIZE}, backend=store)
     with backends.backend(f"sqlite:///{tmp_path}/flows.db") as other:
-        with contextlib.closing(other.get_connection()) as connection:
-            detail = connection.get_flow_details(handle.id)
+        detail = read_flow(other, handle.id)
         with pytest.raises(exceptions.PayloadUnavailable, match="WBENGINE_PAYLOADS"):
             engines.load_from_detail(detail, backend=other).run()
     assert handle.state == "PENDING", "a process with the setting can run it"

@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from tests.support import conducted
 from tests.support.killed import is_killed, points
+from tests.support.requested import conducting
 from tests.support.waiting import until
 from wbengine import engines, operations, states
-from wbengine.conductors import backends as conductors
 from wbengine.jobs import backends as boards
 from wbengine.persistence import backends
 from wbengine.persistence.backends import _sql
@@ -21,15 +20,8 @@ from wbengine.persistence.backends import _sql
 
 def run_jobs(url: str) -> None:
     """Run a conductor until the board has no job."""
-    with (
-        backends.backend(url) as store,
-        boards.backend("b", "sql", persistence=store) as board,
-    ):
-        conductor = conductors.fetch(
-            "nonblocking", "c", board, persistence=store, engine_options={"never_resolve": True}
-        )
-        with conducted.running(conductor):
-            until(lambda: board.job_count == 0)
+    with backends.backend(url) as store, conducting(store, never_resolve=True) as board:
+        until(lambda: board.job_count == 0)
 
 
 def request(url: str, uuid: str) -> None:

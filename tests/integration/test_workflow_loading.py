@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import sys
 import types
 from collections.abc import Callable
@@ -14,9 +13,7 @@ import pytest
 
 from tests.support import conducted
 from wbengine import engines, exceptions, operations, task
-from wbengine.conductors import backends as conductors
 from wbengine.engines import _flow_factories
-from wbengine.jobs import backends as boards
 from wbengine.persistence import backends as stores
 from wbengine.steps import Steps
 
@@ -52,13 +49,10 @@ def test_workflow_class_is_loaded_as_a_flow(run: Callable[[Any], Any]) -> None:
 
 @pytest.mark.parametrize("factory", [count_up, NAME])
 def test_submitted_workflow_is_run_by_a_conductor(factory: Any, tmp_path: Path) -> None:
-    with contextlib.ExitStack() as stack:
-        store = stack.enter_context(stores.backend(f"sqlite:///{tmp_path}/flows.db"))
+    with stores.backend(f"sqlite:///{tmp_path}/flows.db") as store:
         handle = engines.submit(factory, backend=store, inputs={"start": 0})
-        board = stack.enter_context(boards.backend("b", "sql", persistence=store))
-        conductor = conductors.fetch("nonblocking", "c", board, persistence=store)
-        stack.enter_context(conducted.running(conductor))
-        assert handle.result(60)["result"] == 5
+        with conducted.conducting(store):
+            assert handle.result(60)["result"] == 5
 
 
 def test_stored_workflow_can_be_loaded_from_its_record(tmp_path: Path) -> None:
