@@ -16,17 +16,14 @@ from tests.support.resuming_tasks import runs
 from wbengine import engines, exceptions, operations, states
 from wbengine.conductors.backends import impl_executor, impl_nonblocking
 from wbengine.jobs import backends as boards
-from wbengine.persistence import backends, base
+from wbengine.persistence import base
 
 ENGINE = "worker-based"
 #: Seconds of silence after which a worker is lost.
 EXPIRY = 2.0
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[base.Backend]:
-    with backends.backend(f"sqlite:///{tmp_path}/flows.db") as made:
-        yield made
+pytestmark = pytest.mark.parametrize("uri", ["sqlite"], indirect=True)
 
 
 @contextlib.contextmanager
@@ -60,47 +57,53 @@ def open_gates(folder: Path, *numbers: int) -> None:
         (folder / f"gate-{number}").touch()
 
 
-@pytest.mark.slow
-def test_idempotent_step_is_resent_when_its_worker_is_lost(
-    tmp_path: Path, store: base.Backend
+@pytest.mark.parametrize(
+    ("workflow", "result", "ran"),
+    [
+        pytest.param(
+            support.resent, ["repeated", "done once"], ["repeatable", "repeatable", "once"],
+            id="idempotent step is resent", marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            support.lost, ["lost", "repeated"], ["once", "repeatable"],
+            id="workflow handles the loss",
+        ),
+    ],
+)  # fmt: skip
+def test_workflow_handles_loss_of_the_worker_of_a_step(
+    workflow: Any, result: list[str], ran: list[str], tmp_path: Path, store: base.Backend
 ) -> None:
     with fleet(tmp_path, 2):
-        engine = load(support.resent, tmp_path, store)
+        engine = load(workflow, tmp_path, store)
         engine.run()
-    assert engine.storage.fetch("result") == ["repeated", "done once"]
-    assert runs(tmp_path) == ["repeatable", "repeatable", "once"]
+    assert engine.storage.fetch("result") == result
+    assert runs(tmp_path) == ran
 
 
-def test_workflow_handles_loss_of_the_worker_of_a_step(tmp_path: Path, store: base.Backend) -> None:
+@pytest.mark.parametrize(
+    ("workflow", "inputs", "error", "ran"),
+    [
+        pytest.param(
+            support.given_up, {}, exceptions.WorkerLost, ["repeatable", "once", "undo-once"],
+            id="lost step of unknown effect",
+        ),
+        pytest.param(
+            support.undone, {"repeats": True}, ValueError,
+            ["once", "mortal", "undo-mortal", "undo-mortal", "undo-once"],
+            id="idempotent revert is resent", marks=pytest.mark.slow,
+        ),
+    ],
+)  # fmt: skip
+def test_steps_are_reverted_after_loss_of_a_worker(
+    workflow: Any, inputs: dict[str, Any], error: Any, ran: list[str], tmp_path: Path,
+    store: base.Backend,
+) -> None:  # fmt: skip
     with fleet(tmp_path, 2):
-        engine = load(support.lost, tmp_path, store)
-        engine.run()
-    assert engine.storage.fetch("result") == ["lost", "repeated"]
-    assert runs(tmp_path) == ["once", "repeatable"]
-
-
-def test_step_that_was_lost_with_its_worker_is_reverted(
-    tmp_path: Path, store: base.Backend
-) -> None:
-    """Its effect is unknown."""
-    with fleet(tmp_path, 2):
-        engine = load(support.given_up, tmp_path, store)
-        with pytest.raises(exceptions.WorkerLost):
+        engine = load(workflow, tmp_path, store, **inputs)
+        with pytest.raises(error):
             engine.run()
     assert engine.storage.get_flow_state() == states.REVERTED
-    assert runs(tmp_path) == ["repeatable", "once", "undo-once"]
-
-
-@pytest.mark.slow
-def test_idempotent_revert_of_a_step_is_resent_when_its_worker_is_lost(
-    tmp_path: Path, store: base.Backend
-) -> None:
-    with fleet(tmp_path, 2):
-        engine = load(support.undone, tmp_path, store, repeats=True)
-        with pytest.raises(ValueError, match="no"):
-            engine.run()
-    assert engine.storage.get_flow_state() == states.REVERTED
-    assert runs(tmp_path) == ["once", "mortal", "undo-mortal", "undo-mortal", "undo-once"]
+    assert runs(tmp_path) == ran
 
 
 def test_revert_of_a_step_that_was_lost_can_be_repeated_by_command(
