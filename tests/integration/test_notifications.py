@@ -23,15 +23,8 @@ import pytest
 import sqlalchemy as sa
 
 from tests.operations import undo_flows
-from tests.support import (
-    conducted,
-    fragile_tasks,
-    python,
-    receivers,
-    requested,
-    servers,
-    workers,
-)
+from tests.support import conducted, fragile_tasks, python, receivers, requested, servers, workers
+from tests.support.destinations import Destination
 from tests.support.killed import is_killed
 from tests.support.notified import (
     KEY,
@@ -39,14 +32,12 @@ from tests.support.notified import (
     change,
     execute,
     failed,
-    kinds,
-    pass_time,
     progress,
-    repaired,
     run,
     services,
     webhook,
 )
+from tests.support.reading import save_flow
 from tests.support.waiting import until
 from wbengine import engines, exceptions, notifications, operations, schedules, states, testing
 from wbengine._sql import dialects
@@ -66,28 +57,24 @@ def store(tmp_path: Path) -> Iterator[persistence.Backend]:
 
 
 @pytest.fixture
-def site() -> Iterator[receivers.Receiver]:
-    with receivers.receiver() as opened:
-        yield opened
-
-
-@pytest.fixture
 def events() -> list[notifications.Event]:
     """Events that a hook received."""
     return []
 
 
-def test_failed_flow_is_sent_once_with_a_signature(
-    store: persistence.Backend, site: receivers.Receiver, tmp_path: Path
-) -> None:
-    failed(store, "earlier")
-    service = begun(store, webhook(site, tmp_path, dashboard_url="https://flows.example.com/"))
-    run(service)
-    assert site.requests == []  # Not the past.
-    uuid = failed(store, tags={"team": "billing", "amount": 172, "urgent": True})
-    run(service)
-    run(service)
-    (request,) = site.requests
+def submit_greeting(store: persistence.Backend, **options: Any) -> engines.FlowHandle:
+    return engines.submit(conducted.greeting, backend=store, inputs={"name": "x"}, **options)
+
+
+def test_failed_flow_is_sent_once_with_a_signature(new_ops: Destination) -> None:
+    new_ops.failed("earlier")
+    ops = new_ops.begin(dashboard_url="https://flows.example.com/")
+    ops.run()
+    assert ops.requests == []  # Not the past.
+    uuid = ops.failed(tags={"team": "billing", "amount": 172, "urgent": True})
+    ops.run()
+    ops.run()
+    (request,) = ops.requests
     content = request.json
     assert content["schema"] == "wbengine/notification/1" and content["count"] == 1
     ((event,),) = [group["events"] for group in content["groups"]]
@@ -111,242 +98,204 @@ def test_failed_flow_is_sent_once_with_a_signature(
 
 
 @pytest.mark.slow
-def test_five_thousand_failures_are_one_message(
-    store: persistence.Backend, site: receivers.Receiver, tmp_path: Path
-) -> None:
-    service = begun(store, webhook(site, tmp_path))
+def test_five_thousand_failures_are_one_message(ops: Destination) -> None:
     book = models.LogBook("b")
     for _ in range(5000):
         flow = models.FlowDetail("order")
         flow.enter(states.FAILURE, time.time(), "pay: ValueError: oops")
         book.add(flow)
-    with contextlib.closing(store.get_connection()) as connection:
+    with contextlib.closing(ops.store.get_connection()) as connection:
         connection.save_logbook(book)
-    run(service)
-    run(service)
-    (request,) = site.requests
+    ops.run()
+    ops.run()
+    (request,) = ops.requests
     (group,) = request.json["groups"]
     assert group["count"] == 5000 and len(group["events"]) == 5
     assert len(request.body) < 10_000 and "5,000 flows failed: order" in request.json["title"]
 
 
-def test_many_names_are_grouped(
-    store: persistence.Backend, site: receivers.Receiver, tmp_path: Path
-) -> None:
-    service = begun(store, webhook(site, tmp_path))
+def test_many_names_are_grouped(ops: Destination) -> None:
     for number in range(60):
-        failed(store, f"order {number}")
-    run(service)
-    (request,) = site.requests
-    groups = request.json["groups"]
-    assert len(groups) <= 20 and sum(group["count"] for group in groups) == 60
-    assert groups[0]["name"] is None
+        ops.failed(f"order {number}")
+    ops.run()
+    assert len(ops.requests) == 1
+    assert len(ops.groups) <= 20 and sum(group["count"] for group in ops.groups) == 60
+    assert ops.groups[0]["name"] is None
 
 
-def test_message_waits_for_others_and_for_the_interval(
-    store: persistence.Backend, site: receivers.Receiver, tmp_path: Path
-) -> None:
-    service = begun(store, webhook(site, tmp_path, group_wait=300, interval=300))
-    failed(store)
-    assert 0 < service.run_due() <= service.PERIOD_SECONDS and site.requests == []
-    failed(store)
-    execute(store, "UPDATE wbe_flowdetails SET ended = ended - 301")
-    since = {source: at - 301 for source, at in progress(store).since.items()}
-    change(store, started=0.0, since=since)
-    run(service)
-    assert kinds(site) == [("flow_failed", "order", 2)]
-    failed(store)
-    execute(store, "UPDATE wbe_flowdetails SET ended = ended - 301")
-    assert service.run_due() == service.PERIOD_SECONDS
-    run(service)
-    assert len(site.requests) == 1
+def test_message_waits_for_others_and_for_the_interval(new_ops: Destination) -> None:
+    ops = new_ops.begin(group_wait=300, interval=300)
+    ops.failed()
+    assert 0 < ops.service.run_due() <= ops.service.PERIOD_SECONDS and ops.requests == []
+    ops.failed()
+    ops.execute("UPDATE wbe_flowdetails SET ended = ended - 301")
+    since = {source: at - 301 for source, at in ops.progress().since.items()}
+    ops.change(started=0.0, since=since)
+    ops.run()
+    assert ops.kinds == [("flow_failed", "order", 2)]
+    ops.failed()
+    ops.execute("UPDATE wbe_flowdetails SET ended = ended - 301")
+    assert ops.service.run_due() == ops.service.PERIOD_SECONDS
+    ops.run()
+    assert len(ops.requests) == 1
 
 
-def test_row_that_is_stored_after_a_later_one_is_sent(
-    store: persistence.Backend, site: receivers.Receiver, tmp_path: Path
-) -> None:
+def test_row_that_is_stored_after_a_later_one_is_sent(ops: Destination) -> None:
     """A transaction can wait for longer than others after it has read the clock."""
-    service = begun(store, webhook(site, tmp_path))
-    change(store, started=0.0)
-    failed(store, "first")
-    run(service)
-    late = failed(store, "late")
-    execute(store, f"UPDATE wbe_flowdetails SET ended = ended - 50 WHERE uuid = '{late}'")
-    run(service)
-    run(service)
-    assert [name for _, name, _ in kinds(site)] == ["first", "late"]
+    ops.change(started=0.0)
+    ops.failed("first")
+    ops.run()
+    late = ops.failed("late")
+    ops.execute(f"UPDATE wbe_flowdetails SET ended = ended - 50 WHERE uuid = '{late}'")
+    ops.run()
+    ops.run()
+    assert [name for _, name, _ in ops.kinds] == ["first", "late"]
 
 
-def test_only_failures_are_sent(
-    store: persistence.Backend, site: receivers.Receiver, tmp_path: Path
-) -> None:
+def test_only_failures_are_sent(ops: Destination) -> None:
     """Neither cancelled flows, nor flows that were reverted on request."""
-    service = begun(store, webhook(site, tmp_path))
-    failed(store, "cancelled", "by me", states.REVERTED, cancelled={"at": 1.0, "reason": None})
-    failed(store, "requested", None, states.REVERTED)
-    failed(store, "reverted", state=states.REVERTED)
-    failed(store, "done", None, states.SUCCESS)
-    failed(store, "stuck", "undo: ValueError: oops", cancelled={"at": 1.0, "reason": None})
-    run(service)
-    assert sorted(kinds(site)) == [("flow_failed", "reverted", 1), ("flow_failed", "stuck", 1)]
+    ops.failed("cancelled", "by me", states.REVERTED, cancelled={"at": 1.0, "reason": None})
+    ops.failed("requested", None, states.REVERTED)
+    ops.failed("reverted", state=states.REVERTED)
+    ops.succeeded("done")
+    ops.failed("stuck", "undo: ValueError: oops", cancelled={"at": 1.0, "reason": None})
+    ops.run()
+    assert sorted(ops.kinds) == [("flow_failed", "reverted", 1), ("flow_failed", "stuck", 1)]
 
 
-def test_undo_that_failed_or_left_effects_is_sent(
-    store: persistence.Backend, site: receivers.Receiver, tmp_path: Path
-) -> None:
-    service = begun(store, webhook(site, tmp_path))
+def test_undo_that_failed_or_left_effects_is_sent(ops: Destination) -> None:
     failing, complete, partial = (
-        engines.submit(factory, backend=store, name=name).id
+        engines.submit(factory, backend=ops.store, name=name).id
         for name, factory in (
             ("failing", undo_flows.plain),
             ("complete", undo_flows.plain),
             ("partial", undo_flows.order),
         )
     )
-    testing.run_submitted(store)
+    testing.run_submitted(ops.store)
     undo_flows.FAILING.append("charge")
-    operations.request(store, failing, "revert")
-    testing.run_submitted(store)
+    operations.request(ops.store, failing, "revert")
+    testing.run_submitted(ops.store)
     undo_flows.FAILING.clear()
-    operations.request(store, complete, "revert")
-    operations.request(store, partial, "revert", partial=True)
-    testing.run_submitted(store)
-    run(service)
-    groups = [group for request in site.requests for group in request.json["groups"]]
-    reasons = {group["name"]: group["events"][0]["reason"] for group in groups}
-    assert {group["kind"] for group in groups} == {"undo_incomplete"}
+    operations.request(ops.store, complete, "revert")
+    operations.request(ops.store, partial, "revert", partial=True)
+    testing.run_submitted(ops.store)
+    ops.run()
+    reasons = {group["name"]: group["events"][0]["reason"] for group in ops.groups}
+    assert {group["kind"] for group in ops.groups} == {"undo_incomplete"}
     assert set(reasons) == {"failing", "partial"}
     assert "OSError: the bank does not answer" in reasons["failing"]
     assert reasons["partial"] == "effects remain: tests.operations.undo_flows.send"
-    operations.request(store, failing, "revert")
-    testing.run_submitted(store)
-    sent = len(site.requests)
-    run(service)
-    assert len(site.requests) == sent
+    operations.request(ops.store, failing, "revert")
+    testing.run_submitted(ops.store)
+    sent = len(ops.requests)
+    ops.run()
+    assert len(ops.requests) == sent
 
 
-def test_flows_are_selected_by_name_and_tag(
-    store: persistence.Backend, site: receivers.Receiver, tmp_path: Path
-) -> None:
+def test_flows_are_selected_by_name_and_tag(new_ops: Destination) -> None:
     rules = {"flows": ["bill*"], "tags": {"team": "a"}}
-    service = begun(store, webhook(site, tmp_path, **rules))
-    failed(store, "bill")
-    failed(store, "billing", tags={"team": "b"})
-    failed(store, "order", tags={"team": "a"})
-    failed(store, "bills", tags={"team": "a"})
-    run(service)
-    assert kinds(site) == [("flow_failed", "bills", 1)]
+    ops = new_ops.begin(**rules)
+    ops.failed("bill")
+    ops.failed("billing", tags={"team": "b"})
+    ops.failed("order", tags={"team": "a"})
+    ops.failed("bills", tags={"team": "a"})
+    ops.run()
+    assert ops.kinds == [("flow_failed", "bills", 1)]
 
 
-def test_recovery_is_sent_once_after_a_failure(
-    store: persistence.Backend, site: receivers.Receiver, tmp_path: Path
-) -> None:
-    service = begun(store, webhook(site, tmp_path))
-    failed(store, "other", None, states.SUCCESS)
-    failed(store)
-    run(service)
-    uuid = failed(store, "order", None, states.SUCCESS)
-    failed(store, "order", None, states.SUCCESS)
-    run(service)
-    failed(store, "order", None, states.SUCCESS)
-    run(service)
-    assert kinds(site) == [("flow_failed", "order", 1), ("flow_recovered", "order", 1)]
-    assert site.requests[1].json["groups"][0]["events"][0]["flow"] != uuid  # the latest
+def test_recovery_is_sent_once_after_a_failure(ops: Destination) -> None:
+    ops.succeeded("other")
+    ops.failed()
+    ops.run()
+    uuid = ops.succeeded()
+    ops.succeeded()
+    ops.run()
+    ops.succeeded()
+    ops.run()
+    assert ops.kinds == [("flow_failed", "order", 1), ("flow_recovered", "order", 1)]
+    assert ops.requests[1].json["groups"][0]["events"][0]["flow"] != uuid  # the latest
 
 
-def test_success_before_the_failure_is_no_recovery(
-    store: persistence.Backend, site: receivers.Receiver, tmp_path: Path
-) -> None:
-    service = begun(store, webhook(site, tmp_path))
-    failed(store, "order", None, states.SUCCESS)
-    failed(store)
-    run(service)
-    run(service)
-    assert kinds(site) == [("flow_failed", "order", 1)]
+def test_success_before_the_failure_is_no_recovery(ops: Destination) -> None:
+    ops.succeeded()
+    ops.failed()
+    ops.run()
+    ops.run()
+    assert ops.kinds == [("flow_failed", "order", 1)]
 
 
-def test_recovery_waits_until_no_flow_of_the_name_fails(
-    store: persistence.Backend, site: receivers.Receiver, tmp_path: Path
-) -> None:
+def test_recovery_waits_until_no_flow_of_the_name_fails(new_ops: Destination) -> None:
     """During an incident, successes between failures are no recovery."""
-    service = begun(store, webhook(site, tmp_path, interval=60))
+    ops = new_ops.begin(interval=60)
     for _ in range(3):
-        failed(store)
-        failed(store, why=None, state=states.SUCCESS)
-        change(store, next_at=0.0)
-        run(service)
-    assert kinds(site) == [("flow_failed", "order", 1)] * 3
-    pass_time(store, 61)
-    run(service)
-    assert kinds(site)[3:] == [("flow_recovered", "order", 1)]
-    failed(store)
-    failed(store, why=None, state=states.SUCCESS)
-    pass_time(store, 61)
-    run(service)
-    assert kinds(site)[4:] == [("flow_failed", "order", 1), ("flow_recovered", "order", 1)]
+        ops.failed()
+        ops.succeeded()
+        ops.change(next_at=0.0)
+        ops.run()
+    assert ops.kinds == [("flow_failed", "order", 1)] * 3
+    ops.pass_time(61)
+    ops.run()
+    assert ops.kinds[3:] == [("flow_recovered", "order", 1)]
+    ops.failed()
+    ops.succeeded()
+    ops.pass_time(61)
+    ops.run()
+    assert ops.kinds[4:] == [("flow_failed", "order", 1), ("flow_recovered", "order", 1)]
 
 
-def test_success_is_remembered_during_a_long_interval(
-    store: persistence.Backend, site: receivers.Receiver, tmp_path: Path
-) -> None:
+def test_success_is_remembered_during_a_long_interval(new_ops: Destination) -> None:
     """The interval is longer than the time for which rows are read again."""
-    service = begun(store, webhook(site, tmp_path, interval=3600))
-    failed(store)
-    failed(store, why=None, state=states.SUCCESS)
-    run(service)
+    ops = new_ops.begin(interval=3600)
+    ops.failed()
+    ops.succeeded()
+    ops.run()
     for _ in range(10):
-        change(store, next_at=0.0)
-        run(service)
-        pass_time(store, 370)
-    run(service)
-    assert kinds(site) == [("flow_failed", "order", 1), ("flow_recovered", "order", 1)]
+        ops.change(next_at=0.0)
+        ops.run()
+        ops.pass_time(370)
+    ops.run()
+    assert ops.kinds == [("flow_failed", "order", 1), ("flow_recovered", "order", 1)]
 
 
-def test_repaired_flows_are_counted(
-    store: persistence.Backend, site: receivers.Receiver, tmp_path: Path
-) -> None:
+def test_repaired_flows_are_counted(new_ops: Destination) -> None:
     """Also those that succeeded before the latest failure, but not those that fail again."""
-    service = begun(store, webhook(site, tmp_path, interval=60))
-    uuids = [failed(store) for _ in range(4)]
-    run(service)
-    repaired(store, uuids[0])
-    repaired(store, uuids[1], states.FAILURE)
-    failed(store, why=None, state=states.SUCCESS)
-    repaired(store, uuids[2])
-    change(store, next_at=0.0)
-    run(service)
-    pass_time(store, 61)
-    run(service)
-    assert kinds(site)[-1] == ("flow_recovered", "order", 2)
-    events = site.requests[-1].json["groups"][0]["events"]
+    ops = new_ops.begin(interval=60)
+    uuids = [ops.failed() for _ in range(4)]
+    ops.run()
+    ops.repaired(uuids[0])
+    ops.repaired(uuids[1], states.FAILURE)
+    ops.succeeded()
+    ops.repaired(uuids[2])
+    ops.change(next_at=0.0)
+    ops.run()
+    ops.pass_time(61)
+    ops.run()
+    assert ops.kinds[-1] == ("flow_recovered", "order", 2)
+    events = ops.requests[-1].json["groups"][0]["events"]
     assert {event["flow"] for event in events} == {uuids[0], uuids[2]}
 
 
-def test_success_with_other_tags_is_no_recovery(
-    store: persistence.Backend, site: receivers.Receiver, tmp_path: Path
-) -> None:
-    service = begun(store, webhook(site, tmp_path, tags={"team": "a"}))
-    failed(store, tags={"team": "a"})
-    run(service)
-    failed(store, "order", None, states.SUCCESS, tags={"team": "b"})
-    run(service)
-    assert kinds(site) == [("flow_failed", "order", 1)]
-    failed(store, "order", None, states.SUCCESS, tags={"team": "a"})
-    failed(store, "order", None, states.SUCCESS, tags={"team": "b"})  # the latest success
-    run(service)
-    assert kinds(site)[1:] == [("flow_recovered", "order", 1)]
+def test_success_with_other_tags_is_no_recovery(new_ops: Destination) -> None:
+    ops = new_ops.begin(tags={"team": "a"})
+    ops.failed(tags={"team": "a"})
+    ops.run()
+    ops.succeeded(tags={"team": "b"})
+    ops.run()
+    assert ops.kinds == [("flow_failed", "order", 1)]
+    ops.succeeded(tags={"team": "a"})
+    ops.succeeded(tags={"team": "b"})  # the latest success
+    ops.run()
+    assert ops.kinds[1:] == [("flow_recovered", "order", 1)]
 
 
-def test_flow_with_a_masked_name_recovers(
-    store: persistence.Backend, site: receivers.Receiver, tmp_path: Path
-) -> None:
-    service = begun(store, webhook(site, tmp_path))
-    failed(store, "sync password=hunter22")
-    run(service)
-    failed(store, "sync password=hunter22", None, states.SUCCESS)
-    run(service)
-    assert [kind for kind, _, _ in kinds(site)] == ["flow_failed", "flow_recovered"]
-    assert "hunter22" not in str(kinds(site))
+def test_flow_with_a_masked_name_recovers(ops: Destination) -> None:
+    ops.failed("sync password=hunter22")
+    ops.run()
+    ops.succeeded("sync password=hunter22")
+    ops.run()
+    assert [kind for kind, _, _ in ops.kinds] == ["flow_failed", "flow_recovered"]
+    assert "hunter22" not in str(ops.kinds)
 
 
 def test_names_that_fail_are_limited_to_the_latest() -> None:
@@ -357,206 +306,174 @@ def test_names_that_fail_are_limited_to_the_latest() -> None:
     assert list(stored.failing) == [f"order {number}" for number in range(100, 1100)]
 
 
-def test_flow_with_a_lost_worker_is_sent_with_the_worker(
-    store: persistence.Backend, site: receivers.Receiver, tmp_path: Path
-) -> None:
-    service = begun(store, webhook(site, tmp_path))
+def test_flow_with_a_lost_worker_is_sent_with_the_worker(ops: Destination) -> None:
     for name, event in (("lost", states.WORKER_LOST), ("resent", states.RESENT)):
-        book, flow, task = models.LogBook("b"), models.FlowDetail(name), models.TaskDetail("t")
+        flow, task = models.FlowDetail(name), models.TaskDetail("t")
         flow.state, flow.resent_at = states.RUNNING, time.time()
         task.add_incident(models.Incident(event, time.time(), 1, "host:7"))
         flow.add(task)
-        book.add(flow)
-        with contextlib.closing(store.get_connection()) as connection:
-            connection.save_logbook(book)
-    failed(store, "failing", "t: WorkerLost: worker host:8 was lost")
-    run(service)
-    assert sorted(kinds(site)) == [
+        save_flow(ops.store, flow)
+    ops.failed("failing", "t: WorkerLost: worker host:8 was lost")
+    ops.run()
+    assert sorted(ops.kinds) == [
         ("flow_failed", "failing", 1),
         ("worker_lost", "failing", 1),
         ("worker_lost", "lost", 1),
     ]
-    groups = site.requests[0].json["groups"]
-    (lost,) = [group for group in groups if group["name"] == "lost"]
+    (lost,) = [group for group in ops.groups if group["name"] == "lost"]
     assert lost["events"][0]["worker"] == "host:7"
 
 
 @pytest.mark.parametrize("is_resent", [True, False])
-def test_killed_worker_is_sent(
-    is_resent: bool, store: persistence.Backend, site: receivers.Receiver, tmp_path: Path
-) -> None:
-    service = begun(store, webhook(site, tmp_path))
-    url = f"filesystem://{tmp_path / 'broker'}"
+def test_killed_worker_is_sent(ops: Destination, is_resent: bool) -> None:
+    url = f"filesystem://{ops.folder / 'broker'}"
     arguments = ("--url", url, "--topic", "t", "--threads", "1")
     tasks = ("--tasks", "tests.support.fragile_tasks")
     mortal = fragile_tasks.Mortal("m") if is_resent else fragile_tasks.Once("m")
-    with workers.workers(tmp_path, *arguments, *tasks, count=2 if is_resent else 1):
+    with workers.workers(ops.folder, *arguments, *tasks, count=2 if is_resent else 1):
         engine = engines.load(
             linear_flow.Flow("fragile").add(mortal),
-            store={"folder": str(tmp_path), "numbers": [7]},
+            store={"folder": str(ops.folder), "numbers": [7]},
             engine="worker-based",
-            backend=store,
+            backend=ops.store,
             url=url,
             worker_expiry=2.0,
             transition_timeout=300,
         )
         with contextlib.nullcontext() if is_resent else pytest.raises(exceptions.WorkerLost):
             engine.run()
-    run(service)
-    lost = [each for each in site.requests[0].json["groups"] if each["kind"] == "worker_lost"]
+    ops.run()
+    lost = [each for each in ops.requests[0].json["groups"] if each["kind"] == "worker_lost"]
     assert [(group["name"], group["count"]) for group in lost] == [("fragile", 1)]
     assert socket.gethostname() in lost[0]["events"][0]["worker"]
-    assert len(site.requests[0].json["groups"]) == (1 if is_resent else 2)
+    assert len(ops.requests[0].json["groups"]) == (1 if is_resent else 2)
 
 
-def test_backlog_is_sent_once_until_it_is_over(
-    store: persistence.Backend, site: receivers.Receiver, tmp_path: Path
-) -> None:
-    service = begun(store, webhook(site, tmp_path, backlog_after=600))
+def test_backlog_is_sent_once_until_it_is_over(new_ops: Destination) -> None:
+    ops = new_ops.begin(backlog_after=600)
 
     def submit(age: float, **options: Any) -> str:
-        handle = engines.submit(conducted.greeting, backend=store, inputs={"name": "x"}, **options)
-        execute(store, f"UPDATE wbe_flowdetails SET created = created - {age}"
-                f" WHERE uuid = '{handle.id}'")  # fmt: skip
-        return handle.id
+        uuid = submit_greeting(ops.store, **options).id
+        ops.execute(f"UPDATE wbe_flowdetails SET created = created - {age} WHERE uuid = '{uuid}'")
+        return uuid
 
     submit(900, eta=3600)  # It is not due.
     submit(500)
-    run(service)
-    assert site.requests == []
+    ops.run()
+    assert ops.requests == []
     first, second = submit(700), submit(800)
-    run(service)
-    run(service)
-    (request,) = site.requests
-    assert kinds(site) == [("backlog", "greeting", 1)]
+    ops.run()
+    ops.run()
+    (request,) = ops.requests
+    assert ops.kinds == [("backlog", "greeting", 1)]
     assert request.json["groups"][0]["events"][0]["flow"] == second
-    execute(store, f"UPDATE wbe_flowdetails SET state = 'RUNNING' WHERE uuid = '{second}'")
-    run(service)
-    assert len(site.requests) == 1  # It is not over.
-    execute(store, "UPDATE wbe_flowdetails SET state = 'RUNNING'")
-    run(service)
+    ops.execute(f"UPDATE wbe_flowdetails SET state = 'RUNNING' WHERE uuid = '{second}'")
+    ops.run()
+    assert len(ops.requests) == 1  # It is not over.
+    ops.execute("UPDATE wbe_flowdetails SET state = 'RUNNING'")
+    ops.run()
     third = submit(700)
-    run(service)
-    assert len(site.requests) == 2 and first != third
+    ops.run()
+    assert len(ops.requests) == 2 and first != third
 
 
-def test_missing_firing_is_sent_once_with_its_error(
-    store: persistence.Backend, site: receivers.Receiver, tmp_path: Path
-) -> None:
-    service = begun(store, webhook(site, tmp_path, missed_after=60))
+def test_missing_firing_is_sent_once_with_its_error(new_ops: Destination) -> None:
+    ops = new_ops.begin(missed_after=60)
     every = {"factory": "tests.support.conducted:plain", "every": 3600}
-    stored = schedules.Schedules(store)
+    stored = schedules.Schedules(ops.store)
     for name in ("paused", "late", "waits"):
         overlap = {"overlap": "queue", "catch_up": "one"} if name == "waits" else {}
         stored.declare(schedules.Schedule.from_dict(name, {**every, **overlap}))
     stored.pause("paused")
-    execute(store, "UPDATE wbe_schedules SET due = 100, next_tick = 100")
-    running = engines.submit(conducted.greeting, backend=store, inputs={"name": "x"})
-    execute(store, f"UPDATE wbe_schedules SET last_flow = '{running.id}' WHERE name = 'waits'")
-    execute(store, "UPDATE wbe_schedules SET trouble = 'ValueError: password=canary'")
-    run(service)
-    run(service)
-    assert kinds(site) == [("schedule_missed", "late", 1)]
-    assert b"1970-01-01T00:01:40Z is missing: ValueError: password=***" in site.requests[0].body
+    ops.execute("UPDATE wbe_schedules SET due = 100, next_tick = 100")
+    running = submit_greeting(ops.store)
+    ops.execute(f"UPDATE wbe_schedules SET last_flow = '{running.id}' WHERE name = 'waits'")
+    ops.execute("UPDATE wbe_schedules SET trouble = 'ValueError: password=canary'")
+    ops.run()
+    ops.run()
+    assert ops.kinds == [("schedule_missed", "late", 1)]
+    assert b"1970-01-01T00:01:40Z is missing: ValueError: password=***" in ops.requests[0].body
 
 
-def test_blocked_flow_is_sent(
-    store: persistence.Backend, site: receivers.Receiver, tmp_path: Path
-) -> None:
-    service = begun(store, webhook(site, tmp_path))
-    handle = engines.submit(conducted.greeting, backend=store, inputs={"name": "x"})
-    board = impl_sql.SQLJobBoard("served", persistence=store)
+def test_blocked_flow_is_sent(ops: Destination) -> None:
+    handle = submit_greeting(ops.store)
+    board = impl_sql.SQLJobBoard("served", persistence=ops.store)
     board.connect()
     (job,) = board.iterjobs()
     board.claim(job, "me")
     board.block(cast(Any, job), "me")
     # The time of blocking is rounded to seconds.
-    until(lambda: service.run_due() > 0.0 and bool(site.requests))
-    run(service)
-    assert kinds(site) == [("flow_blocked", "greeting", 1)]
-    assert site.requests[0].json["groups"][0]["events"][0]["flow"] == handle.id
+    until(lambda: ops.service.run_due() > 0.0 and bool(ops.requests))
+    ops.run()
+    assert ops.kinds == [("flow_blocked", "greeting", 1)]
+    assert ops.requests[0].json["groups"][0]["events"][0]["flow"] == handle.id
 
 
-def test_flow_that_cannot_be_created_is_sent_once(
-    store: persistence.Backend, site: receivers.Receiver, tmp_path: Path
-) -> None:
-    service = begun(store, webhook(site, tmp_path))
-    inputs = {"folder": f"{tmp_path}", "mark": "m"}
-    handle = engines.submit(conducted.interrupted, backend=store, inputs=inputs)
+def test_flow_that_cannot_be_created_is_sent_once(ops: Destination) -> None:
+    inputs = {"folder": f"{ops.folder}", "mark": "m"}
+    handle = engines.submit(conducted.interrupted, backend=ops.store, inputs=inputs)
     conducted.RAISED_ONCE["factory"] = ValueError("no price list")
-    requested.run_jobs(store)
-    run(service)
-    assert kinds(site) == [("flow_trashed", "interrupted", 1)]
-    assert b"the log of the conductor contains the reason" in site.requests[0].body
-    pass_time(store, 400)
-    operations.request(store, handle.id, "resume")
-    requested.run_jobs(store)
-    run(service)
-    assert handle.state == states.SUCCESS and len(site.requests) == 1
+    requested.run_jobs(ops.store)
+    ops.run()
+    assert ops.kinds == [("flow_trashed", "interrupted", 1)]
+    assert b"the log of the conductor contains the reason" in ops.requests[0].body
+    ops.pass_time(400)
+    operations.request(ops.store, handle.id, "resume")
+    requested.run_jobs(ops.store)
+    ops.run()
+    assert handle.state == states.SUCCESS and len(ops.requests) == 1
 
 
-def test_note_of_a_process_without_a_source_is_read(
-    store: persistence.Backend, site: receivers.Receiver, tmp_path: Path
-) -> None:
-    service = begun(store, webhook(site, tmp_path))
-    since = {source: progress(store).since[source] for source in _reading.SOURCES[:-1]}
-    change(store, since=since)
-    failed(store)
-    run(service)
-    assert kinds(site) == [("flow_failed", "order", 1)]
-    assert {*progress(store).since} == {*_reading.SOURCES}
+def test_note_of_a_process_without_a_source_is_read(ops: Destination) -> None:
+    since = {source: ops.progress().since[source] for source in _reading.SOURCES[:-1]}
+    ops.change(since=since)
+    ops.failed()
+    ops.run()
+    assert ops.kinds == [("flow_failed", "order", 1)]
+    assert {*ops.progress().since} == {*_reading.SOURCES}
 
 
-def test_secrets_and_values_are_masked(
-    store: persistence.Backend, site: receivers.Receiver, tmp_path: Path
-) -> None:
-    service = begun(store, webhook(site, tmp_path))
-    inputs = {"folder": str(tmp_path), "mark": "x", "kind": "value", "api_token": "canary-17"}
-    handle = engines.submit(conducted.failing, backend=store, inputs=inputs)
-    with conducted.running(ConductorService(store)):
+def test_secrets_and_values_are_masked(ops: Destination) -> None:
+    inputs = {"folder": str(ops.folder), "mark": "x", "kind": "value", "api_token": "canary-17"}
+    handle = engines.submit(conducted.failing, backend=ops.store, inputs=inputs)
+    with conducted.running(ConductorService(ops.store)):
         with contextlib.suppress(ValueError):
             handle.result(60)
         until(lambda: handle.state == states.REVERTED)
-    execute(store, "UPDATE wbe_flowdetails SET more = REPLACE(more, 'oops', 'oops canary-17')")
-    failed(store, "with url", "t: ValueError: redis://me:canary-18@host/0")
-    run(service)
-    text = b"".join(request.body for request in site.requests)
+    ops.execute("UPDATE wbe_flowdetails SET more = REPLACE(more, 'oops', 'oops canary-17')")
+    ops.failed("with url", "t: ValueError: redis://me:canary-18@host/0")
+    ops.run()
+    text = b"".join(request.body for request in ops.requests)
     assert b"ValueError: oops" in text and b"redis://me:***@host/0" in text
     assert b"canary" not in text
 
 
-def test_messages_of_errors_are_left_out_on_request(
-    store: persistence.Backend, site: receivers.Receiver, tmp_path: Path
-) -> None:
-    service = begun(store, webhook(site, tmp_path, error_messages=False))
-    failed(store)
-    failed(store, "engine", "StorageFailure: the disk is full")
-    run(service)
-    groups = site.requests[0].json["groups"]
-    reasons = {group["name"]: group["events"][0]["reason"] for group in groups}
+def test_messages_of_errors_are_left_out_on_request(new_ops: Destination) -> None:
+    ops = new_ops.begin(error_messages=False)
+    ops.failed()
+    ops.failed("engine", "StorageFailure: the disk is full")
+    ops.run()
+    reasons = {group["name"]: group["events"][0]["reason"] for group in ops.groups}
     assert reasons == {"order": "pay: ValueError", "engine": "StorageFailure"}
 
 
 @pytest.mark.parametrize("status", [302, 307, 400, 500])
 def test_refused_message_is_repeated_with_its_id_and_logged_once(
-    status: int,
-    store: persistence.Backend,
-    site: receivers.Receiver,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
+    status: int, new_ops: Destination, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
+    site = new_ops.site
     site.statuses = [status] * 3
     with receivers.receiver() as other:
         site.location = other.url
-        service = begun(store, webhook(site, tmp_path))
-        failed(store)
+        ops = new_ops.begin()
+        ops.failed()
         pauses = []
         for _ in range(4):
-            run(service)
-            failed(store, "later")
-            pauses.append(progress(store).retry_at - time.time())
-            change(store, retry_at=0.0)
+            ops.run()
+            ops.failed("later")
+            pauses.append(ops.progress().retry_at - time.time())
+            ops.change(retry_at=0.0)
         assert other.requests == []  # No redirect was followed.
     assert len(set(site.ids[:4])) == 1 and len({each.body for each in site.requests[:4]}) == 1
     assert pauses[:3] == pytest.approx([5, 10, 20], abs=3)
@@ -565,23 +482,21 @@ def test_refused_message_is_repeated_with_its_id_and_logged_once(
     assert ("redirects are not followed" in warnings[0]) == (status < 400)
     assert "canary" not in caplog.text and "127.0.0.1" in warnings[0]
     assert sum("are sent again" in each for each in caplog.messages) == 1
-    run(service)
-    assert sum(count for _, name, count in kinds(site) if name == "later") == 4
+    ops.run()
+    assert sum(count for _, name, count in ops.kinds if name == "later") == 4
 
 
-def test_message_is_dropped_after_a_day(
-    store: persistence.Backend, site: receivers.Receiver, tmp_path: Path
-) -> None:
-    site.statuses = [400] * 2
-    service = begun(store, webhook(site, tmp_path))
-    failed(store)
-    run(service)
-    change(store, failing_since=time.time() - 90_000, retry_at=0.0)
-    run(service)
-    assert progress(store).outbox is None and progress(store).error == "HTTP status 400"
-    failed(store, "later")
-    run(service)
-    assert kinds(site)[-1] == ("flow_failed", "later", 1) and progress(store).error is None
+def test_message_is_dropped_after_a_day(new_ops: Destination) -> None:
+    new_ops.site.statuses = [400] * 2
+    ops = new_ops.begin()
+    ops.failed()
+    ops.run()
+    ops.change(failing_since=time.time() - 90_000, retry_at=0.0)
+    ops.run()
+    assert ops.progress().outbox is None and ops.progress().error == "HTTP status 400"
+    ops.failed("later")
+    ops.run()
+    assert ops.kinds[-1] == ("flow_failed", "later", 1) and ops.progress().error is None
 
 
 def test_receiver_that_hangs_is_given_up_and_delays_no_other(
@@ -638,12 +553,17 @@ def test_server_that_sends_single_bytes_is_given_up(
     listener.close()
 
 
+def mail(port: int, *recipients: str, **options: Any) -> dict[str, Any]:
+    """Return settings that send mail to Ann and other recipients."""
+    table = {"type": "email", "host": "127.0.0.1", "port": port, **options}
+    table |= {"from": "wbengine <flows@example.com>", "to": ["ann@example.com", *recipients]}
+    return {"group_wait": 0, "to": {"ops": table}}
+
+
 def test_mail_server_that_is_silent_is_given_up() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-        table = {"type": "email", "host": "127.0.0.1", "port": port, "tls": "none", "timeout": 1,
-                 "from": "a@example.com", "to": ["b@example.com"]}  # fmt: skip
-        (destination,) = _settings.parse_settings({"to": {"mail": table}})
+        (destination,) = _settings.parse_settings(mail(port, tls="none", timeout=1))
         assert str(_service.send_test(destination)).endswith("timed out")
 
 
@@ -820,21 +740,10 @@ def test_mail_is_sent_with_tls_and_a_password(store: persistence.Backend, tmp_pa
     certificate = receivers.make_certificate(tmp_path)
     (tmp_path / "password").write_text("canary\n")
     with receivers.mailbox(certificate, ("me", "canary")) as box:
-        settings: dict[str, Any] = {
-            "group_wait": 0,
-            "to": {
-                "ops": {
-                    "type": "email",
-                    "host": "127.0.0.1",
-                    "port": box.port,
-                    "user": "me",
-                    "password_file": str(tmp_path / "password"),
-                    "from": "wbengine <flows@example.com>",
-                    "to": ["ann@example.com", "bob@example.com"],
-                    "ca_file": str(certificate),
-                }
-            },
-        }
+        settings = mail(
+            box.port, "bob@example.com", user="me", password_file=str(tmp_path / "password"),
+            ca_file=str(certificate),
+        )  # fmt: skip
         box.refused.add("bob@example.com")
         service = begun(store, settings)
         failed(store, "order\r\nBcc: eve@example.com", "pay: ValueError: grün")
@@ -858,22 +767,14 @@ def test_mail_is_sent_with_tls_and_a_password(store: persistence.Backend, tmp_pa
 
 def test_encoded_name_adds_no_header_to_a_mail(store: persistence.Backend) -> None:
     with receivers.mailbox() as box:
-        settings = {
-            "group_wait": 0,
-            "to": {
-                "ops": {
-                    "type": "email", "host": "127.0.0.1", "port": box.port, "tls": "none",
-                    "from": "flows@example.com", "to": ["ann@example.com"],
-                }
-            },
-        }  # fmt: skip
-        service = begun(store, settings)
+        service = begun(store, mail(box.port, tls="none"))
         failed(store, "=?utf-8?q?=0d=0aBcc:_eve=40example.com=0d=0a=0d=0aClick_here?=")
         run(service)
         (envelope,) = box.messages
-        mail = email.message_from_bytes(cast(bytes, envelope.content), policy=email.policy.default)
-        assert mail["Bcc"] is None and mail["To"] == "ann@example.com"
-        assert "= ?utf-8?q?=0d=0aBcc:" in mail["Subject"]
+        content = cast(bytes, envelope.content)
+        message = email.message_from_bytes(content, policy=email.policy.default)
+        assert message["Bcc"] is None and message["To"] == "ann@example.com"
+        assert "= ?utf-8?q?=0d=0aBcc:" in message["Subject"]
 
 
 def test_slack_receives_text_without_mentions(
@@ -979,9 +880,7 @@ def test_events_are_read_from_every_database_with_an_index(
             url = stack.enter_context(database_servers[kind].database())
             store = stack.enter_context(backends.backend(url))
         service = begun(store, {"hook": events.append})
-        handle = engines.submit(
-            conducted.greeting, backend=store, inputs={"name": "x"}, name="waits"
-        )
+        handle = submit_greeting(store, name="waits")
         execute(store, "UPDATE wbe_flowdetails SET created = created - 9999")
         failed(store)
         run(service)
