@@ -24,6 +24,7 @@ from tests.contract import records
 from tests.integration.owned_flows import Step, load_recording_engine, reload_engine, stored_flow
 from tests.support import fresh, python
 from tests.support.engine_threads import Gate, running
+from tests.support.reading import read_flow
 from tests.support.waiting import until
 from wbengine import engines, exceptions, retry, states, task
 from wbengine._concurrency import crash_points
@@ -32,6 +33,11 @@ from wbengine.patterns import graph_flow, linear_flow, unordered_flow
 from wbengine.persistence import _leases, _owners, backends, models
 from wbengine.persistence.backends import _memory
 from wbengine.testing import _stores
+
+
+@pytest.fixture
+def backend() -> _memory.MemoryBackend:
+    return _memory.MemoryBackend()
 
 
 def line(*steps: Any) -> Any:
@@ -49,6 +55,12 @@ def everything(backend: Any) -> Any:
         return records.of_store(connection)
 
 
+def hold(engine: base.Engine, backend: Any, owner: str, seconds: float) -> _leases.Lease:
+    with backend.get_connection() as connection:
+        lease: _leases.Lease = connection.acquire_lease(engine.storage.flow_uuid, owner, seconds)
+        return lease
+
+
 def take_over(engine: base.Engine, backend: Any, seconds: float = 0.0) -> _leases.Lease:
     """Acquire the lease as an engine does that (wrongly) considers the owner dead."""
     with backend.get_connection() as connection:
@@ -62,8 +74,7 @@ def take_over(engine: base.Engine, backend: Any, seconds: float = 0.0) -> _lease
 # -- one at a time -----------------------------------------------------------------------------
 
 
-def test_second_engine_raises_flow_busy_with_owner() -> None:
-    backend = _memory.MemoryBackend()
+def test_second_engine_raises_flow_busy_with_owner(backend: Any) -> None:
     seen: list[exceptions.FlowBusy] = []
 
     def second() -> None:
@@ -96,8 +107,7 @@ def test_second_engine_raises_flow_busy_with_owner() -> None:
 @pytest.mark.parametrize(
     "end", ["succeeds", "fails", "is suspended", "is refused", "is interrupted"]
 )
-def test_lease_is_released_however_run_ends(end: str) -> None:
-    backend = _memory.MemoryBackend()
+def test_lease_is_released_however_run_ends(end: str, backend: Any) -> None:
 
     def act() -> None:
         held = owner_of(engine, backend)
@@ -121,12 +131,10 @@ def test_lease_is_released_however_run_ends(end: str) -> None:
     assert owner_of(engine, backend) is None and engine.storage.writer.lease is None
     assert engine.storage.writer.first_epoch == 1
     assert stored_flow(engine, backend).epoch == engine.storage.flow_detail.epoch == 1
-    with backend.get_connection() as connection:
-        assert connection.acquire_lease(engine.storage.flow_uuid, "x", 1).epoch == 2
+    assert hold(engine, backend, "x", 1).epoch == 2
 
 
-def test_loading_and_reading_need_no_lease() -> None:
-    backend = _memory.MemoryBackend()
+def test_loading_and_reading_need_no_lease(backend: Any) -> None:
     gate = Gate()
     first = engines.load(line(Step("a", lambda: gate() or "held", provides="x")), backend=backend)
     with running(first, gate=gate):
@@ -143,8 +151,7 @@ def test_loading_and_reading_need_no_lease() -> None:
 # -- waiting -----------------------------------------------------------------------------------
 
 
-def test_waiting_engine_resumes_from_records_of_previous_owner() -> None:
-    backend = _memory.MemoryBackend()
+def test_waiting_engine_resumes_from_records_of_previous_owner(backend: Any) -> None:
     gate = Gate()
     held = Step("a", lambda: gate() or first.suspend())
     first = engines.load(line(held, Step("b")), backend=backend)
@@ -159,17 +166,15 @@ def test_waiting_engine_resumes_from_records_of_previous_owner() -> None:
 
 
 @pytest.mark.parametrize("act", ["run", "prepare", "run with inputs"])
-def test_engine_leaves_flow_that_another_engine_reverted_unchanged(act: str) -> None:
+def test_engine_leaves_flow_that_another_engine_reverted_unchanged(act: str, backend: Any) -> None:
     """Inputs are stored when the engine is loaded, which reads the records again."""
 
     def fail() -> None:
         raise ValueError("no")
 
-    backend = _memory.MemoryBackend()
     first = engines.load(line(Step("a"), Step("b", fail)), backend=backend)
     uuid, step = first.storage.flow_uuid, Step("a")
-    with backend.get_connection() as connection:
-        detail = connection.get_flow_details(uuid)
+    detail = read_flow(backend, uuid)
     other = engines.load(line(step, Step("b")), flow_detail=detail, backend=backend)
     other.compile()
     with pytest.raises(ValueError, match="no"):
@@ -187,8 +192,7 @@ def test_engine_leaves_flow_that_another_engine_reverted_unchanged(act: str) -> 
     assert step.runs == 1 and stored_flow(first, backend).state == states.SUCCESS
 
 
-def test_reset_is_refused_after_another_engine_completed_the_flow() -> None:
-    backend = _memory.MemoryBackend()
+def test_reset_is_refused_after_another_engine_completed_the_flow(backend: Any) -> None:
     first = engines.load(line(Step("a")), backend=backend)
     other = reload_engine(first, line(Step("a")), backend)
     other.prepare()
@@ -200,8 +204,7 @@ def test_reset_is_refused_after_another_engine_completed_the_flow() -> None:
 
 
 @pytest.mark.parametrize("how", ["suspend", "iterate", "cancel", "cancel at once"])
-def test_waiting_engine_can_be_suspended_or_cancelled(how: str) -> None:
-    backend = _memory.MemoryBackend()
+def test_waiting_engine_can_be_suspended_or_cancelled(how: str, backend: Any) -> None:
     gate = Gate()
     first = engines.load(line(Step("a", gate)), backend=backend)
     step = Step("a")
@@ -257,8 +260,7 @@ def test_waiting_engine_can_be_suspended_or_cancelled(how: str) -> None:
 
 
 @pytest.mark.parametrize("wait", ["prepare", "reset"])
-def test_suspend_ends_waiting_to_prepare_or_reset(wait: str) -> None:
-    backend = _memory.MemoryBackend()
+def test_suspend_ends_waiting_to_prepare_or_reset(wait: str, backend: Any) -> None:
     gate, over = Gate(), threading.Event()
 
     def suspend() -> None:
@@ -280,8 +282,7 @@ def test_suspend_ends_waiting_to_prepare_or_reset(wait: str) -> None:
     assert caught.value.owner and caught.value.epoch == stored_flow(first, backend).epoch
 
 
-def test_deadline_expires_while_engine_waits_for_owner() -> None:
-    backend = _memory.MemoryBackend()
+def test_deadline_expires_while_engine_waits_for_owner(backend: Any) -> None:
 
     def second() -> None:
         other = reload_engine(first, line(Step("a")), backend, on_busy="wait")
@@ -296,18 +297,15 @@ def test_deadline_expires_while_engine_waits_for_owner() -> None:
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="needs /proc")
-def test_lease_of_dead_process_is_taken_over_at_once() -> None:
+def test_lease_of_dead_process_is_taken_over_at_once(backend: Any) -> None:
     """An owner whose death is uncertain keeps its lease."""
-    backend = _memory.MemoryBackend()
     engine = engines.load(line(Step("a")), backend=backend)
     program = "from wbengine.persistence import _owners as owners; print(owners.new())"
     dead = fresh.run(program).stdout.strip()
-    with backend.get_connection() as connection:
-        connection.acquire_lease(engine.storage.flow_uuid, dead, 1000)
+    hold(engine, backend, dead, 1000)
     engine.run()
     assert stored_flow(engine, backend).epoch == 2
-    with backend.get_connection() as connection:
-        connection.acquire_lease(engine.storage.flow_uuid, dead.replace("/", "x/", 1), 1000)
+    hold(engine, backend, dead.replace("/", "x/", 1), 1000)
     with pytest.raises(exceptions.FlowBusy):
         engine.run()
 
@@ -334,11 +332,9 @@ def test_lease_that_could_not_be_released_does_not_block_next_run() -> None:
     assert stored_flow(engine, backend).epoch == 4
 
 
-def test_lease_of_unknown_process_is_taken_over_after_it_expired() -> None:
-    backend = _memory.MemoryBackend()
+def test_lease_of_unknown_process_is_taken_over_after_it_expired(backend: Any) -> None:
     engine = engines.load(line(Step("a")), backend=backend, on_busy="wait")
-    with backend.get_connection() as connection:
-        connection.acquire_lease(engine.storage.flow_uuid, "somewhere/else", 0.1)
+    hold(engine, backend, "somewhere/else", 0.1)
     engine.run()
     assert stored_flow(engine, backend).epoch == 2
 
@@ -349,9 +345,9 @@ def test_lease_of_unknown_process_is_taken_over_after_it_expired() -> None:
 @pytest.mark.parametrize("durability", ["each", "batch", "end"])
 @pytest.mark.parametrize("suspended", [False, True])
 def test_engine_that_lost_its_lease_writes_and_submits_nothing(
-    durability: str, suspended: bool
+    durability: str, suspended: bool, backend: Any
 ) -> None:
-    backend, log = _memory.MemoryBackend(), list[Any]()
+    log = list[Any]()
     engine = load_recording_engine(
         line(Step("a"), Step("b")), log, backend, durability=durability, lease=0
     )
@@ -388,8 +384,7 @@ def test_engine_that_lost_its_lease_writes_and_submits_nothing(
     assert ("submit", "a") in log and ("submit", "b") in log
 
 
-def test_lost_lease_ends_waiting_for_running_task_at_once() -> None:
-    backend = _memory.MemoryBackend()
+def test_lost_lease_ends_waiting_for_running_task_at_once(backend: Any) -> None:
     gate = Gate()
     steps = [Step("a", gate), Step("b"), Step("c")]
     flow = unordered_flow.Flow("f").add(*steps)
@@ -415,8 +410,8 @@ def test_lost_lease_ends_waiting_for_running_task_at_once() -> None:
 
 
 @pytest.mark.parametrize("durability", ["each", "batch", "end"])
-def test_expired_lease_with_unreachable_store_starts_no_task(durability: str) -> None:
-    backend, log = _memory.MemoryBackend(), list[Any]()
+def test_expired_lease_with_unreachable_store_starts_no_task(durability: str, backend: Any) -> None:
+    log = list[Any]()
     engine = load_recording_engine(
         unordered_flow.Flow("f").add(Step("a"), Step("b")), log, backend, durability=durability
     )
@@ -444,8 +439,7 @@ class Away(_memory.MemoryBackend):
 # -- outdated records
 
 
-def test_engine_reloads_records_changed_by_another_engine() -> None:
-    backend = _memory.MemoryBackend()
+def test_engine_reloads_records_changed_by_another_engine(backend: Any) -> None:
     names = ["a", "b", "c", "d"]
 
     def steps(engine: list[Any]) -> list[Any]:
@@ -467,8 +461,7 @@ def test_engine_reloads_records_changed_by_another_engine() -> None:
     assert one[0].storage.flow_detail.epoch + 1 == two[0].storage.flow_detail.epoch
 
 
-def test_single_engine_never_reloads_records() -> None:
-    backend = _memory.MemoryBackend()
+def test_single_engine_never_reloads_records(backend: Any) -> None:
     engine = engines.load(line(Step("a")), store={"x": 1}, backend=backend)
     engine.run()
     engine.storage.inject({"y": 2})
@@ -497,8 +490,7 @@ OUTSIDE: dict[str, Any] = {
 }
 
 
-def test_change_of_flow_run_by_another_engine_raises_flow_busy() -> None:
-    backend = _memory.MemoryBackend()
+def test_change_of_flow_run_by_another_engine_raises_flow_busy(backend: Any) -> None:
     refused: dict[str, str] = {}
 
     def meddle() -> str:
@@ -521,8 +513,7 @@ def test_change_of_flow_run_by_another_engine_raises_flow_busy() -> None:
 
 
 @pytest.mark.parametrize("name", OUTSIDE)
-def test_change_outside_run_is_saved_and_releases_lease(name: str) -> None:
-    backend = _memory.MemoryBackend()
+def test_change_outside_run_is_saved_and_releases_lease(name: str, backend: Any) -> None:
     engine = engines.load(line(Step("a", provides="r")), backend=backend)
     engine.prepare()
     engine.storage.set_flow_state(states.RUNNING)
@@ -568,8 +559,7 @@ MOMENTARY: dict[str, Callable[[Any], object]] = {
     "held, waits",
     [*itertools.product(MOMENTARY, ["run"]), *itertools.product(["inject"], MOMENTARY)],
 )
-def test_engine_waits_for_momentary_change_by_another(held: str, waits: str) -> None:
-    backend = _memory.MemoryBackend()
+def test_engine_waits_for_momentary_change_by_another(held: str, waits: str, backend: Any) -> None:
     one = engines.load(line(Step("a")), backend=backend)
     if held != "prepare":
         one.prepare()
@@ -594,8 +584,7 @@ def test_engine_waits_for_momentary_change_by_another(held: str, waits: str) -> 
         assert other.storage.fetch("y") == 2
 
 
-def test_flow_busy_is_raised_when_change_by_another_does_not_end() -> None:
-    backend = _memory.MemoryBackend()
+def test_flow_busy_is_raised_when_change_by_another_does_not_end(backend: Any) -> None:
     one = engines.load(line(Step("a")), backend=backend)
     one.prepare()
     others = [reload_engine(one, line(Step("a")), backend) for _ in range(2)]
@@ -610,8 +599,7 @@ def test_flow_busy_is_raised_when_change_by_another_does_not_end() -> None:
     assert stored_flow(one, backend).epoch == 2
 
 
-def test_suspend_and_deadline_end_waiting_for_change() -> None:
-    backend = _memory.MemoryBackend()
+def test_suspend_and_deadline_end_waiting_for_change(backend: Any) -> None:
     one = engines.load(line(Step("a")), backend=backend)
     one.prepare()
     seen = _stores.FaultyBackend(backend)
@@ -631,8 +619,7 @@ def test_suspend_and_deadline_end_waiting_for_change() -> None:
     assert step.runs == 0 and stored_flow(one, backend).epoch == 2
 
 
-def test_change_during_release_of_own_lease_is_saved() -> None:
-    backend = _memory.MemoryBackend()
+def test_change_during_release_of_own_lease_is_saved(backend: Any) -> None:
     engine = engines.load(line(Step("a")), backend=backend)
     engine.prepare()
     with futures.ThreadPoolExecutor(1) as pool:
@@ -657,8 +644,7 @@ def test_change_during_release_of_own_lease_is_saved() -> None:
     assert engine.storage.fetch("y") == 2 and owner_of(engine, backend) is None
 
 
-def test_values_for_busy_flow_are_injected_when_waiting_run_starts() -> None:
-    backend = _memory.MemoryBackend()
+def test_values_for_busy_flow_are_injected_when_waiting_run_starts(backend: Any) -> None:
     gate = Gate()
     held = Step("a", lambda: gate() or first.suspend())
     first = engines.load(line(held, Step("b")), store={"x": 1}, backend=backend)
@@ -674,8 +660,7 @@ def test_values_for_busy_flow_are_injected_when_waiting_run_starts() -> None:
     assert injector.results == {"x": 1, "y": 2}
 
 
-def test_outdated_engine_applies_changes_to_newest_records() -> None:
-    backend = _memory.MemoryBackend()
+def test_outdated_engine_applies_changes_to_newest_records(backend: Any) -> None:
     old = engines.load(line(Step("a", provides="r")), store={"x": 1}, backend=backend)
     old.prepare()
     reload_engine(old, line(Step("a", provides="r")), backend).run()
@@ -688,8 +673,7 @@ def test_outdated_engine_applies_changes_to_newest_records() -> None:
     assert old.storage.get_flow_state() == states.SUCCESS
 
 
-def test_two_engines_that_load_new_flow_share_its_records() -> None:
-    backend = _memory.MemoryBackend()
+def test_two_engines_that_load_new_flow_share_its_records(backend: Any) -> None:
     one = engines.load(line(Step("a")), store={"x": 1, "only": 1}, backend=backend)
     step = Step("a")
     two = reload_engine(one, line(step), backend)
@@ -707,8 +691,7 @@ def test_two_engines_that_load_new_flow_share_its_records() -> None:
     assert step.runs == 0
 
 
-def test_ignored_atom_stays_ignored_when_two_engines_loaded_new_flow() -> None:
-    backend = _memory.MemoryBackend()
+def test_ignored_atom_stays_ignored_when_two_engines_loaded_new_flow(backend: Any) -> None:
 
     def graph() -> Any:
         steps = Step("a"), Step("b")
@@ -727,8 +710,7 @@ def test_ignored_atom_stays_ignored_when_two_engines_loaded_new_flow() -> None:
     assert third.storage.get_atom_state("b") == states.IGNORE
 
 
-def test_retry_history_changed_by_another_engine_is_reloaded() -> None:
-    backend = _memory.MemoryBackend()
+def test_retry_history_changed_by_another_engine_is_reloaded(backend: Any) -> None:
 
     def flow(does: Any) -> Any:
         return linear_flow.Flow("f", retry.Times(2, "r")).add(Step("a", does, provides="x"))
@@ -875,8 +857,7 @@ def broken(detail: models.FlowDetail | None, backend: Any, well: bool) -> base.E
 
 
 @pytest.mark.parametrize("first", ["nothing", "prepare", "reset"])
-def test_reverted_flow_runs_again_in_another_engine(first: str) -> None:
-    backend = _memory.MemoryBackend()
+def test_reverted_flow_runs_again_in_another_engine(first: str, backend: Any) -> None:
     engine = broken(None, backend, well=False)
     with pytest.raises(ValueError, match="no"):
         engine.run()
