@@ -16,6 +16,7 @@ from rich.console import Console
 
 from tests.integration.engine_kinds import engine_options
 from tests.support import sample_tasks as tasks
+from tests.support.reading import read_flow
 from wbengine import engines, retry, task
 from wbengine.listeners import base, capturing, printing, progress, timing
 from wbengine.listeners import logging as logging_listeners
@@ -87,8 +88,7 @@ def test_durations_and_timestamps_are_stored(load):
     )
     with timing.DurationListener(engine), timing.EventTimeListener(engine):
         engine.run()
-    with backend.get_connection() as connection:
-        kept = connection.get_flow_details(engine.storage.flow_uuid)
+    kept = read_flow(backend, engine.storage.flow_uuid)
     metas = {atom.name: atom.meta for atom in kept if atom.name in ("add", "double")}
     assert sorted(metas) == ["add", "double"]
     for meta in (kept.meta, *metas.values()):

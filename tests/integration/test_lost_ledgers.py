@@ -11,6 +11,7 @@ import pytest
 
 from tests.support import sample_tasks as tasks
 from tests.support.parking import conducting
+from tests.support.reading import read_flow
 from tests.support.workers import worker_in_thread
 from wbengine import engines, exceptions, states
 from wbengine.engines.worker_based import executor as executors
@@ -102,8 +103,7 @@ def test_flow_whose_ledger_is_away_when_a_run_begins_is_run_later(
             "tests.integration.test_lost_ledgers:adding", backend=store, inputs={"x": 1, "y": 2}
         )
         assert handle.result(20)["sum"] == 3
-        with store.get_connection() as connection:
-            history = connection.get_flow_details(handle.id, lazy=True).history
+        history = read_flow(store, handle.id, lazy=True).history
     assert not failures and all(change.state != states.FAILURE for change in history)
 
 

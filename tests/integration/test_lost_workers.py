@@ -15,6 +15,7 @@ import pytest
 
 from tests.support import engine_threads, sample_tasks, workers
 from tests.support import fragile_tasks as tasks
+from tests.support.reading import read_flow
 from wbengine import engines, states, task
 from wbengine import exceptions as exc
 from wbengine._calls import invocation
@@ -131,8 +132,7 @@ def test_worker_loss_and_resend_are_recorded_and_notified(tmp_path: Path, mapped
         def hear(event: str, details: dict[str, Any]) -> None:
             heard.append((event, details["lost_worker"], details["item"]))
             threads.add(threading.current_thread())
-            with contextlib.closing(backend.get_connection()) as connection:
-                detail = connection.get_flow_details(engine.storage.flow_uuid)
+            detail = read_flow(backend, engine.storage.flow_uuid)
             kept = [each.state for each in watcher.events_of(detail) if each.kind == "incident"]
             stored.append(kept[len(heard) - 1])
 
@@ -140,8 +140,7 @@ def test_worker_loss_and_resend_are_recorded_and_notified(tmp_path: Path, mapped
             engine.atom_notifier.register(event, hear)
         engine.run()
         (dead,) = [each for each in started if each.process.poll() is not None]
-        with contextlib.closing(backend.get_connection()) as connection:
-            detail = connection.get_flow_details(engine.storage.flow_uuid)
+        detail = read_flow(backend, engine.storage.flow_uuid)
     lost, resent = [event for event in watcher.events_of(detail) if event.kind == "incident"]
     assert (lost.state, resent.state) == ("WORKER_LOST", "RESENT")
     assert str(dead.process.pid) in lost.worker and lost.worker == resent.lost_worker

@@ -17,6 +17,7 @@ from tests.seams.scheduling import load_at
 from tests.support import conducted, delayed_tasks
 from tests.support.amounts import amount
 from tests.support.parking import conducting
+from tests.support.reading import read_flow
 from tests.support.waiting import until
 from wbengine import engines, exceptions, states, task
 from wbengine._concurrency import crash_points, manual_clock
@@ -55,8 +56,7 @@ def submit(store: base.Backend, folder: Path, kind: str) -> engines.FlowHandle:
 
 
 def record_of(store: base.Backend, handle: engines.FlowHandle, name: str) -> models.AtomDetail:
-    with contextlib.closing(store.get_connection()) as connection:
-        records = list(connection.get_flow_details(handle.id))
+    records = list(read_flow(store, handle.id))
     (record,) = [each for each in records if each.name == name]
     return record
 
@@ -169,8 +169,7 @@ def test_engine_after_a_death_waits_only_for_the_rest_of_the_eta(store: base.Bac
     copies: list[models.FlowDetail] = []
 
     def copy() -> None:
-        with contextlib.closing(store.get_connection()) as connection:
-            copies.append(connection.get_flow_details(engine.storage.flow_uuid))
+        copies.append(read_flow(store, engine.storage.flow_uuid))
 
     flow = linear_flow.Flow("f").add(Acts(copy))
     engine = load_at(clock, flow, backend=store)

@@ -20,6 +20,7 @@ import pytest
 from tests.integration.engine_kinds import engine_options
 from tests.support import engine_threads
 from tests.support import sample_tasks as samples
+from tests.support.reading import read_flow
 from tests.support.workers import until
 from wbengine import engines, exceptions, retry, states, task
 from wbengine._concurrency import clocks, manual_clock
@@ -145,16 +146,14 @@ def test_resumed_reversion_after_deadline_raises_deadline_exceeded() -> None:
             assert engine.storage.get_flow_state() == states.SUSPENDED
             engine.atom_notifier.reset()
             if restored:
-                with backend.get_connection() as connection:
-                    detail = connection.get_flow_details(engine.storage.flow_uuid)
+                detail = read_flow(backend, engine.storage.flow_uuid)
                 engine = load(flow(), clock, backend=backend, flow_detail=detail)
             with pytest.raises(exceptions.DeadlineExceeded, match="an earlier run"):
                 engine.run()
             assert log == ["+a", "+b", "-b", "-a"]
             engine.run()
             assert engine.storage.get_flow_state() == states.SUCCESS
-            with backend.get_connection() as connection:
-                stored = connection.get_flow_details(engine.storage.flow_uuid)
+            stored = read_flow(backend, engine.storage.flow_uuid)
             assert stored.state == states.SUCCESS
             assert stored.meta.keys() <= {models.LOG_LEVEL}
 

@@ -15,6 +15,7 @@ import pytest
 from tests.seams.scheduling import load_at
 from tests.support import engine_threads, signalled
 from tests.support.fresh import process
+from tests.support.reading import read_flow
 from tests.support.waiting import until
 from wbengine import engines, exceptions, operations, states, task
 from wbengine._concurrency import manual_clock
@@ -88,8 +89,7 @@ def line(**options: Any) -> linear_flow.Flow:
 
 
 def resume_engine(before: engine_base.Engine, flow: Any, store: base.Backend, **more: Any) -> Any:
-    with store.get_connection() as connection:
-        detail = connection.get_flow_details(before.storage.flow_uuid)
+    detail = read_flow(store, before.storage.flow_uuid)
     return engines.load(flow, flow_detail=detail, backend=store, **more)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.seams.scheduling import load_at
+from tests.support.reading import read_flow
 from wbengine import exceptions, states, task
 from wbengine._concurrency import manual_clock
 from wbengine._runtime.gates import signals_and_sleeps
@@ -44,8 +45,7 @@ def test_sleep_counts_from_its_first_start_across_suspension(store: base.Backend
             engine.suspend()
     assert engine.storage.get_flow_state() == states.SUSPENDED
     clock.advance(3000 - (clock.time() - 1000))
-    with contextlib.closing(store.get_connection()) as connection:
-        detail = connection.get_flow_details(engine.storage.flow_uuid)
+    detail = read_flow(store, engine.storage.flow_uuid)
     later = load_at(clock, flow, flow_detail=detail, backend=store)
     later.run()
     assert clock.time() == pytest.approx(4600.0)
@@ -94,8 +94,7 @@ def resume_changed(store: base.Backend, waiting_task: task.Task, changed: task.T
     engine.run()
     assert engine.parked is not None
     clock.advance(100)
-    with contextlib.closing(store.get_connection()) as connection:
-        detail = connection.get_flow_details(engine.storage.flow_uuid)
+    detail = read_flow(store, engine.storage.flow_uuid)
     flow = linear_flow.Flow("f").add(changed)
     later = load_at(clock, flow, flow_detail=detail, backend=store)
     later.park_after = 1

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.reading import read_flow
 from wbengine import engines, exceptions, retry, states, storage, task
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
 from wbengine.persistence import models
@@ -198,8 +199,7 @@ def test_only_persistent_injections_survive_in_next_process() -> None:
     engine.prepare()
     engine.storage.inject_atom_args("takes", {"x": "kept"}, transient=False)
     engine.storage.inject_atom_args("takes", {"y": "gone"})
-    with backend.get_connection() as connection:
-        detail = connection.get_flow_details(engine.storage.flow_uuid)
+    detail = read_flow(backend, engine.storage.flow_uuid)
     again = engines.load(flow, flow_detail=detail, backend=backend)
     again.prepare()
     assert again.storage.fetch_all() == {"kept": 1}
@@ -298,8 +298,7 @@ def test_metadata_updates_are_merged_and_saved() -> None:
     engine.storage.update_flow_metadata({"c": 4})
     engine.storage.update_flow_metadata([])
     assert engine.storage.flow_meta == {"c": 4}
-    with backend.get_connection() as connection:
-        detail = connection.get_flow_details(engine.storage.flow_uuid)
+    detail = read_flow(backend, engine.storage.flow_uuid)
     assert detail.meta == {"c": 4}
     assert detail.find(engine.storage.get_atom_uuid("takes")).meta == {"a": 2, "b": 3}
 
@@ -369,8 +368,7 @@ def test_many_threads_read_and_write_while_a_flow_runs() -> None:
     for who in range(3):
         for step in range(150):
             assert found[f"p{who}-{step}"] == found[f"q{who}-{step}"] == step
-    with backend.get_connection() as connection:
-        kept = connection.get_flow_details(store.flow_uuid)
+    kept = read_flow(backend, store.flow_uuid)
     assert len(kept.meta.keys() - {models.ENGINE, models.LOG_LEVEL}) == 450
     for step, name in enumerate(names[:150]):
         record = kept.find(store.get_atom_uuid(name))

@@ -18,6 +18,7 @@ from starlette.testclient import TestClient
 from tests.contract import places
 from tests.support import logging_tasks as tasks
 from tests.support import servers, workers
+from tests.support.reading import read_flow
 from tests.support.waiting import until
 from wbengine import engines, exceptions, operations, running, states
 from wbengine._logs import captured_lines, stored_lines
@@ -277,8 +278,7 @@ def test_unencodable_log_lines_are_stored_escaped(
         r"'nul \x00 and a lone \ud800 surrogate'", "'%d'", "'<Unprintable>'",
         r"'why\n<exception that cannot be formatted>'",
     ]  # fmt: skip
-    with contextlib.closing(kept.get_connection()) as connection:
-        assert connection.get_flow_details(uuid).state == states.SUCCESS
+    assert read_flow(kept, uuid).state == states.SUCCESS
 
 
 class Flooding(tasks.task.Task):
