@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import threading
 from concurrent import futures
 from typing import Any
 
@@ -46,27 +44,6 @@ class Double(task.Task):
 
     def execute(self, sum: int) -> int:
         return 2 * sum
-
-
-class Unpicklable(task.Task):
-    def execute(self) -> Any:
-        return {"lock": [threading.Lock()]}
-
-
-class Dies(task.Task):
-    def execute(self) -> None:
-        os._exit(7)
-
-
-class Counting(task.Task):
-    """Task that sends custom events and progress."""
-
-    TASK_EVENTS = frozenset({task.EVENT_UPDATE_PROGRESS, "counted"})
-
-    def execute(self) -> None:
-        self.update_progress(0.25)
-        self.notifier.notify("counted", {"number": 1})
-        self.update_progress(0.5)
 
 
 class Noted(task.Task):
@@ -143,45 +120,7 @@ def test_notifications_contain_state_result_and_attempt(kind: str) -> None:
     assert (attempt.attempt, attempt.action, attempt.worker) == (1, "execute", "local")
 
 
-class Stays(Counting):
-    """Task that must run in the process of its engine."""
-
-    local = True
-    default_provides = "pid"
-
-    def execute(self) -> int:  # type: ignore[override]
-        super().execute()
-        return os.getpid()
-
-
-def test_local_task_runs_in_engine_process(kind: str) -> None:
-    """Each progress event arrives once."""
-    stays = Stays("stays")
-    heard: list[Any] = []
-    stays.notifier.register(
-        task.EVENT_UPDATE_PROGRESS, lambda _, details: heard.append(details["progress"])
-    )
-    flow = unordered_flow.Flow("f").add(stays, task.FunctorTask(os.getpid, "goes", provides="else"))
-    found = engines.run(flow, engine=kind)
-    assert found["pid"] == os.getpid()
-    assert (found["else"] == os.getpid()) == ("processes" not in kind)
-    assert heard == [0.0, 0.25, 0.5, 1.0]
-
-
 # -- failure ---------------------------------------------------------------------------------
-
-
-def test_unpicklable_result_fails_only_its_task() -> None:
-    """The error names the task and the value. The pool continues."""
-    engine = load(
-        unordered_flow.Flow("f").add(Unpicklable("u"), Add("add")),
-        KINDS["processes"],
-        store={"a": 1},
-        never_resolve=True,
-    )
-    with pytest.raises(exceptions.NotEncodable, match=r"'u'.*lock"):
-        engine.run()
-    assert engine.storage.get_execute_failures().keys() == {"u"}
 
 
 @pytest.mark.parametrize("given", [False, True])
@@ -194,11 +133,6 @@ def test_task_that_cannot_be_sent_to_a_process_needs_no_revert(given: bool) -> N
         with pytest.raises(exceptions.NotEncodable, match="'home'"):
             engine.run()
     assert engine.storage.get_flow_state() == states.REVERTED
-
-
-def test_task_fails_with_exit_code_if_its_process_dies() -> None:
-    with pytest.raises(exceptions.WorkerLost, match="exit code 7"):
-        engines.run(Dies("d"), engine=KINDS["processes"])
 
 
 # -- suspend, resume, reset ------------------------------------------------------------------
