@@ -152,39 +152,36 @@ def suspend_in_wait(engine: Any, name: str = "r") -> None:
             engine.suspend()
 
 
-def test_resumed_retry_waits_for_remaining_time() -> None:
-    for restored in (False, True):
-        clock = manual_clock.ManualClock(1000.0)
-        log: list[str] = []
+def test_retry_resumed_by_another_engine_waits_for_remaining_time() -> None:
+    clock = manual_clock.ManualClock(1000.0)
+    log: list[str] = []
 
-        def flow(log: list[str] = log) -> Any:
-            bad = Noted("bad", log, 1 if not log else 0)
-            return LINE("f").add(
-                Noted("top", log), LINE("in", retry.Times(2, "r", backoff=60)).add(bad)
-            )
+    def flow() -> Any:
+        bad = Noted("bad", log, 1 if not log else 0)
+        return LINE("f").add(
+            Noted("top", log), LINE("in", retry.Times(2, "r", backoff=60)).add(bad)
+        )
 
-        with backends.backend("memory") as backend:
-            engine = load_at(clock, flow(), backend=backend)
-            suspend_in_wait(engine)
-            storage = engine.storage
-            assert storage.get_flow_state() == states.SUSPENDED
-            assert atom_states(engine, "r", "bad") == [states.RETRYING, GONE]
-            assert storage.record("r").meta[RETRY_AT] == 1060
-            assert clock.monotonic() == 1000
-            clock.advance(45)
-            if restored:
-                detail = read_flow(backend, storage.flow_uuid)
-                engine = load_at(clock, flow(), backend=backend, flow_detail=detail)
-            changes = record_changes(engine, clock)
-            engine.run()
-            assert clock.monotonic() == 1060
-            assert engine.storage.get_flow_state() == states.SUCCESS
-            assert [(at, state) for at, name, state in changes if name == "r"] == [
-                (1060, "RUNNING"), (1060, "SUCCESS"),
-            ]  # fmt: skip
-            assert log == ["+top", "+bad", "-bad(bad)", "+bad"]
-            stored = read_flow(backend, storage.flow_uuid)
-            assert [atom.meta for atom in stored if atom.name == "r"] == [{}]
+    with backends.backend("memory") as backend:
+        before = load_at(clock, flow(), backend=backend)
+        suspend_in_wait(before)
+        assert before.storage.get_flow_state() == states.SUSPENDED
+        assert atom_states(before, "r", "bad") == [states.RETRYING, GONE]
+        assert before.storage.record("r").meta[RETRY_AT] == 1060
+        assert clock.monotonic() == 1000
+        clock.advance(45)
+        detail = read_flow(backend, before.storage.flow_uuid)
+        engine = load_at(clock, flow(), backend=backend, flow_detail=detail)
+        changes = record_changes(engine, clock)
+        engine.run()
+        assert clock.monotonic() == 1060
+        assert engine.storage.get_flow_state() == states.SUCCESS
+        assert [(at, state) for at, name, state in changes if name == "r"] == [
+            (1060, "RUNNING"), (1060, "SUCCESS"),
+        ]  # fmt: skip
+        assert log == ["+top", "+bad", "-bad(bad)", "+bad"]
+        stored = read_flow(backend, engine.storage.flow_uuid)
+        assert [atom.meta for atom in stored if atom.name == "r"] == [{}]
 
 
 def test_retry_suspended_at_end_of_its_wait_does_not_wait_again() -> None:
