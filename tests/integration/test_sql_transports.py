@@ -26,36 +26,51 @@ def database(
         yield database
 
 
+class Lossy:
+    """A database behind a proxy that loses replies."""
+
+    def __init__(self, database: Database, proxy: tcp_proxy.Proxy) -> None:
+        self.database, self.proxy = database, proxy
+        self._url = database.url.replace(f":{database.server.port}/", f":{proxy.port}/")
+
+    def open(self, holder: str = "") -> SQLBroker:
+        return self.database.open(holder, self._url)
+
+    def lose_commit(self, broker: SQLBroker) -> None:
+        """Lose the reply to the commit of the next transaction."""
+        driver: Any = broker._session._driver
+        if broker.place.dialect == "postgresql":  # The statement is the transaction.
+            self.proxy.lose("to-client")
+            return
+        commit = driver.commit
+
+        def lose() -> None:
+            self.proxy.lose("to-client")
+            commit()
+
+        driver.commit = lose
+
+    def call(self, broker: SQLBroker, call: Callable[[], Any], done: Callable[[], Any]) -> None:
+        """Call, and cut the connection when its effect is `done` and its reply was discarded."""
+        self.lose_commit(broker)
+        with ThreadPoolExecutor(1) as pool:
+            calling = pool.submit(call)
+            until(done)
+            self.proxy.cut()
+            with pytest.raises(broker.recoverable_connection_errors):
+                calling.result()
+
+
 @pytest.fixture
-def proxy(database: Database) -> Iterator[tcp_proxy.Proxy]:
+def lossy(database: Database) -> Iterator[Lossy]:
     with tcp_proxy.threaded(database.server.port) as proxy:
-        yield proxy
-
-
-@pytest.fixture
-def proxied(database: Database, proxy: tcp_proxy.Proxy) -> str:
-    return database.url.replace(f":{database.server.port}/", f":{proxy.port}/")
+        yield Lossy(database, proxy)
 
 
 def terminate(database: Database, broker: SQLBroker) -> None:
     """End the session of a connection, and wait until it has ended."""
     identity = broker._session._identity
     until(lambda: not database.open()._session._kill(identity))
-
-
-def lose_commit(proxy: tcp_proxy.Proxy, broker: SQLBroker) -> None:
-    """Lose the reply to the commit of the next transaction."""
-    driver: Any = broker._session._driver
-    if broker.place.dialect == "postgresql":  # The statement is the transaction.
-        proxy.lose("to-client")
-        return
-    commit = driver.commit
-
-    def lose() -> None:
-        proxy.lose("to-client")
-        commit()
-
-    driver.commit = lose
 
 
 def test_message_of_unknown_queue_is_deleted_by_hourly_sweep(database: Database) -> None:
@@ -71,27 +86,25 @@ def test_message_of_unknown_queue_is_deleted_by_hourly_sweep(database: Database)
     assert database.ask("SELECT queue FROM wbe_messages ORDER BY n") == [("q",), ("deleted",)]
 
 
-def test_take_during_outage_is_undone_by_next_connection(
-    database: Database, proxy: tcp_proxy.Proxy, proxied: str
-) -> None:
+def test_take_during_outage_is_undone_by_next_connection(database: Database, lossy: Lossy) -> None:
     """The holder lives, so no other consumer would release the row."""
     database.put(database.open(), "a")
-    worker = database.open("w", proxied)
+    worker = lossy.open("w")
     worker.watch("q")
     worker.refresh()
     with ThreadPoolExecutor(1) as pool:
-        lose_commit(proxy, worker)
+        lossy.lose_commit(worker)
         taking = pool.submit(worker.take_many, [(10, ["q"])])
         until(lambda: database.messages()[0][0])
         assert database.ledger.state("a") == _base.Row("a", 1, "claimed", "w")
-        proxy.refuse()
-        proxy.cut()
+        lossy.proxy.refuse()
+        lossy.proxy.cut()
         with pytest.raises(worker.recoverable_connection_errors):
             taking.result()
     worker.close()
     assert database.messages()[0][0]
-    proxy.accept()
-    database.open("w", proxied)
+    lossy.proxy.accept()
+    lossy.open("w")
     assert database.messages() == [(None, False)]
     assert database.ledger.state("a") == _base.Row("a", 1, "open")
 
@@ -174,84 +187,57 @@ def test_consumer_that_is_treated_as_dead_takes_nothing(database: Database) -> N
     assert len(take(worker)) == 1
 
 
-def lose_reply(
-    proxy: tcp_proxy.Proxy, broker: SQLBroker, call: Callable[[], Any], done: Callable[[], Any]
-) -> None:
-    """Call, and cut the connection when its effect is `done` and its reply was discarded."""
-    lose_commit(proxy, broker)
-    with ThreadPoolExecutor(1) as pool:
-        calling = pool.submit(call)
-        until(done)
-        proxy.cut()
-        with pytest.raises(broker.recoverable_connection_errors):
-            calling.result()
-
-
-def test_request_opened_without_reply_is_published_once(
-    database: Database, proxy: tcp_proxy.Proxy, proxied: str
-) -> None:
+def test_request_opened_without_reply_is_published_once(database: Database, lossy: Lossy) -> None:
     headers = {"wbe-ledger": database.ledger.digest, "wbe-epoch": 1}
     rows = [_base.Opening("a", 1)]
     frames = [Frame("", "q", 0, _encoding.label(b"a?", headers, "a"))]
-    engine = database.open("", proxied)
+    engine = lossy.open()
     assert publish(engine, b"x", "answers")  # This reads the routing.
-    lose_reply(
-        proxy,
-        engine,
-        lambda: engine.open_and_publish(rows, frames),
-        lambda: database.ledger.state("a"),
+    lossy.call(
+        engine, lambda: engine.open_and_publish(rows, frames), lambda: database.ledger.state("a")
     )
     assert database.open().open_and_publish(rows, frames) == [1]
     (message,) = take(database.open("w"))
     assert message.claim.granted and message.data == b"a?"
 
 
-def test_message_requeued_without_reply_is_requeued_once(
-    database: Database, proxy: tcp_proxy.Proxy, proxied: str
-) -> None:
-    worker = database.open("w", proxied)
+def test_message_requeued_without_reply_is_requeued_once(database: Database, lossy: Lossy) -> None:
+    worker = lossy.open("w")
     database.put(worker, "a")
     (message,) = take(worker)
-    lose_reply(
-        proxy,
-        worker,
-        lambda: worker.requeue(message),
-        lambda: database.messages() == [(None, True)],
+    lossy.call(
+        worker, lambda: worker.requeue(message), lambda: database.messages() == [(None, True)]
     )
     worker.close()
     assert database.messages() == [(None, True)]
 
 
-def test_result_without_reply_can_be_finished_again(
-    database: Database, proxy: tcp_proxy.Proxy, proxied: str
-) -> None:
-    worker = database.open("w", proxied)
+def test_result_without_reply_can_be_finished_again(database: Database, lossy: Lossy) -> None:
+    worker = lossy.open("w")
     database.put(worker, "a")
     (message,) = take(worker)
-    lose_reply(
-        proxy,
+    lossy.call(
         worker,
         lambda: worker.finish(finish(message)),
         lambda: database.ledger.state("a") == _base.Row("a", 1, "done", None, b"done"),
     )
     worker.close()
-    again = database.open("w", proxied)
+    again = lossy.open("w")
     assert again.finish(finish(message)) == [True]
     assert database.ledger.state("a") == _base.Row("a", 1, "done", None, b"done")
     assert take(again) == []
 
 
 def test_next_requests_without_reply_are_requeued_unmarked(
-    database: Database, proxy: tcp_proxy.Proxy, proxied: str
+    database: Database, lossy: Lossy
 ) -> None:
     """The reply to a finished request contained them; another connection had sent it."""
-    worker, sender = database.open("w"), database.open("w", proxied)
+    worker, sender = database.open("w"), lossy.open("w")
     database.put(worker, "a")
     (message,) = take(worker)
     database.put(worker, "b")
     order = worker.prepare_take(10, ["q"])
-    lose_reply(
-        proxy,
+    lossy.call(
         sender,
         lambda: sender._finish(finish(message), order),
         lambda: database.ledger.state("b") == _base.Row("b", 1, "claimed", "w"),
