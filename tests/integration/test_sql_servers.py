@@ -16,6 +16,7 @@ import sqlalchemy as sa
 from tests.support import python, servers, wiretap
 from tests.support.waiting import until
 from wbengine import _sql, exceptions, states
+from wbengine._transactions import user_engines
 from wbengine.diagnosis import _store_checks, findings
 from wbengine.persistence import backends, models
 from wbengine.persistence.backends import _sql as sql
@@ -352,26 +353,19 @@ def test_store_opens_on_a_server_with_ansi_quotes(mariadb_url: str) -> None:
             keep(backend)
 
 
-@pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
-def test_texts_are_utf8_for_every_encoding_of_the_environment(
-    postgresql_url: str, monkeypatch: pytest.MonkeyPatch, encoding: str
+@pytest.mark.parametrize("where", ["environment LATIN1", "environment SQL_ASCII", "url"])
+def test_texts_are_utf8_for_every_encoding_of_the_client(
+    where: str, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PGCLIENTENCODING", encoding)
-    with backends.backend(postgresql_url) as backend:
-        check_text(backend)
-
-
-def test_texts_are_utf8_for_every_encoding_in_the_url(url: str) -> None:
-    name = "charset=utf8" if url.startswith("mysql") else "client_encoding=latin1"
-    with backends.backend(f"{url}?{name}") as backend:
-        check_text(backend)
-
-
-def check_text(backend: Any) -> None:
+    if where == "url":
+        url += "?charset=utf8" if url.startswith("mysql") else "?client_encoding=latin1"
+    else:
+        monkeypatch.setenv("PGCLIENTENCODING", where.split()[1])
     book = models.LogBook("€ 🦊")
-    connection = backend.get_connection()
-    connection.save_logbook(book)
-    assert connection.get_logbook(book.uuid).name == book.name
+    with backends.backend(url) as backend:
+        connection = backend.get_connection()
+        connection.save_logbook(book)
+        assert connection.get_logbook(book.uuid).name == book.name
 
 
 @pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
@@ -419,6 +413,26 @@ def test_deadlocked_transaction_is_repeated(backend: sql.SQLBackend) -> None:
     with backend.engine.connect() as connection:
         (state,) = connection.execute(select, {"a": rows[0], "b": rows[1]}).scalars()
     assert state in ("by 0", "by 1")
+
+
+def test_store_without_pool_keeps_no_connections(
+    postgresql_server: servers.Server, postgresql_url: str
+) -> None:
+    with backends.backend(postgresql_url, max_pool_size=0) as store:
+        with contextlib.closing(store.get_connection()) as connection:
+            connection.save_logbook(models.LogBook("b"))
+            assert connection.count_flows() == 0
+        until(lambda: postgresql_server.connections(postgresql_url) == 0)
+
+
+def test_database_of_tasks_without_pool_keeps_no_connections(
+    postgresql_server: servers.Server, postgresql_url: str
+) -> None:
+    engine = user_engines.engine(f"{postgresql_url}?max_pool_size=0")
+    with contextlib.closing(engine.connect()) as connection:
+        assert connection.scalar(sa.text("SELECT 42")) == 42
+        assert postgresql_server.connections(postgresql_url) == 1
+    until(lambda: postgresql_server.connections(postgresql_url) == 0)
 
 
 @pytest.mark.slow
