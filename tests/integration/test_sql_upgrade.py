@@ -13,7 +13,6 @@ from alembic import autogenerate, script
 from alembic.runtime.migration import MigrationContext
 
 import wbengine
-from tests.support import servers
 from tests.support.later_layout import LATER, later_release
 from wbengine import engines, exceptions, states, task
 from wbengine.jobs import backends as boards
@@ -23,21 +22,14 @@ from wbengine.persistence.backends import _sql
 from wbengine.persistence.backends._sql import schema_revisions, tables
 from wbengine.schedules import Schedule, Schedules
 
-KINDS = ("sqlite", "mysql", "postgresql")
 #: Revision of this release, also while a test is a later one.
 CURRENT = schema_revisions.HEAD
 
 
-@pytest.fixture(params=KINDS)
-def url(
-    request: pytest.FixtureRequest, tmp_path: Path, database_servers: servers.Databases
-) -> Iterator[str]:
+@pytest.fixture
+def url(sql_uri: str) -> str:
     """URL of an empty database of each kind."""
-    if request.param == "sqlite":
-        yield f"sqlite:///{tmp_path}/x.db"
-    else:
-        with database_servers[request.param].database() as made:
-            yield made
+    return sql_uri
 
 
 @pytest.fixture

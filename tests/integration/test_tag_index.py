@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
-from tests.support import servers
 from wbengine.persistence import backends, models
 from wbengine.persistence._listing import Position, Query
 from wbengine.persistence.backends._sql import SQLBackend, flow_queries
@@ -19,16 +17,10 @@ from wbengine.types import _tags
 FLOW_COUNT = 3000
 
 
-@pytest.fixture(params=("sqlite", "mysql", "postgresql"))
-def many(
-    request: pytest.FixtureRequest, tmp_path: Path, database_servers: servers.Databases
-) -> Iterator[SQLBackend]:
+@pytest.fixture
+def many(sql_uri: str) -> Iterator[SQLBackend]:
     """Store with many tagged flows, each alone in its logbook."""
-    with contextlib.ExitStack() as stack:
-        url = f"sqlite:///{tmp_path}/flows.db"
-        if request.param != "sqlite":
-            url = stack.enter_context(database_servers[request.param].database())
-        backend = stack.enter_context(contextlib.closing(backends.fetch(url)))
+    with contextlib.closing(backends.fetch(sql_uri)) as backend:
         assert isinstance(backend, SQLBackend)
         backend.save_new_books(tagged_books(FLOW_COUNT))
         yield backend

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +14,6 @@ from wbengine import engines, states
 from wbengine.persistence import backends, base
 
 HERE = "tests.support.tagging_tasks"
-
-
-@pytest.fixture(params=["sqlite", "mysql", "postgresql"])
-def url(
-    request: pytest.FixtureRequest, tmp_path: Path, database_servers: servers.Databases
-) -> Iterator[str]:
-    if request.param == "sqlite":
-        yield f"sqlite:///{tmp_path}/flows.db"
-    else:
-        with database_servers[request.param].database() as created:
-            yield created
 
 
 def tags_in(store: base.Backend, *conditions: str) -> list[dict[str, Any]]:
@@ -81,9 +69,9 @@ with backends.backend(sys.argv[1]) as store:
 
 
 @pytest.mark.parametrize("engine", ["serial", "parallel"])
-def test_tag_remains_after_engine_was_killed(url: str, engine: str, tmp_path: Path) -> None:
-    with backends.backend(url) as store:
-        words = ["-c", RUN, url, str(tmp_path), engine]
+def test_tag_remains_after_engine_was_killed(sql_uri: str, engine: str, tmp_path: Path) -> None:
+    with backends.backend(sql_uri) as store:
+        words = ["-c", RUN, sql_uri, str(tmp_path), engine]
         with python.start(words, cwd=servers.REPOSITORY) as process:
             until(lambda: tags_in(store, "phase=before") != [], 2)
             (tmp_path / "kill").touch()
