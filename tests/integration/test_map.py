@@ -43,6 +43,14 @@ def states_of(engine: base.Engine, name: str = "m") -> list[str]:
     return [item.state for item in engine.storage.record(name).items or ()]
 
 
+def run_until_waiting(engine: base.Engine) -> Iterator[str]:
+    """Return the iterator of a run whose engine waits for its executor."""
+    steps = engine.run_iter()
+    while next(steps) != states.WAITING:
+        pass
+    return steps
+
+
 def finish(engine: base.Engine, error: type[BaseException]) -> None:
     with pytest.raises(error):
         engine.run()
@@ -142,9 +150,7 @@ def test_stopped_map_leaves_other_tasks_running() -> None:
         fan(tasks.Odd(), over="numbers"), *[Plain(f"p{n}") for n in range(3)]
     )
     engine = engines.load(flow, engine="parallel", executor=executor, store={"numbers": [2, 1, 3]})
-    steps = engine.run_iter()
-    while next(steps) != states.WAITING:
-        pass
+    steps = run_until_waiting(engine)
     assert len(executor.waiting) == 6
     executor.release("m[0]")
     while "m[1]" in executor.names or next(steps) != states.WAITING:
@@ -153,7 +159,7 @@ def test_stopped_map_leaves_other_tasks_running() -> None:
     assert sorted(executor.names) == ["m[0]", "p0", "p1", "p2"]
     executor.held = False
     while executor.waiting:
-        executor.release(executor.names[0])
+        executor.release()
     with pytest.raises(ValueError, match="2 is even"):
         list(steps)
     assert engine.storage.get_atom_state("p0") == states.REVERTED
@@ -167,9 +173,7 @@ def test_withdrawn_item_is_not_submitted_again_after_another_failure() -> None:
     engine = engines.load(
         flow, engine="parallel", executor=executor, never_resolve=True, store={"items": [2, 1]}
     )
-    steps = engine.run_iter()
-    while next(steps) != states.WAITING:
-        pass
+    steps = run_until_waiting(engine)
     executor.release("m[0]")
     executor.release("b")
     with pytest.raises(exceptions.WrappedFailure):
@@ -212,7 +216,7 @@ def test_max_in_flight_holds_and_freed_slots_are_refilled_in_one_batch() -> None
     assert executor.batches == [3, 2]
     executor.held = False
     while executor.waiting:
-        executor.release(executor.names[0])
+        executor.release()
     list(steps)
     assert engine.storage.fetch("results") == [n * n for n in range(8)]
     assert [call.index for call in executor.seen] == list(range(8))
@@ -246,9 +250,7 @@ def test_map_without_submitted_items_is_pending_after_suspension() -> None:
     )
     store = {"items": range(run_module.MAX_ATOMS_PER_ITERATION + 1), "few": [1, 2]}
     engine = engines.load(flow, engine="parallel", executor=executor, store=store)
-    steps = engine.run_iter()
-    while next(steps) != states.WAITING:
-        pass
+    steps = run_until_waiting(engine)
     assert len(executor.waiting) == run_module.MAX_ATOMS_PER_ITERATION
     engine.suspend()
     assert list(steps)[-1] == states.SUSPENDED

@@ -74,14 +74,20 @@ def flow_of(*atoms: Any, **options: Any) -> Any:
     return linear_flow.Flow("f", **options).add(*atoms)
 
 
+def run_unencodable(flow: Any, store: base.Backend, **options: Any) -> tuple[Any, str]:
+    """Run a flow that fails; return its engine and the path of the unencodable value."""
+    engine = engines.load(flow, backend=store, **options)
+    with pytest.raises(exceptions.NotEncodable) as caught:
+        engine.run()
+    return engine, str(caught.value.path)
+
+
 @pytest.mark.parametrize("kind", ["serial", "parallel", "parallel://?executor=processes"])
 def test_unencodable_result_fails_its_task(store: base.Backend, kind: str) -> None:
     """The error contains the path of the value. The flow is reverted as after any failure."""
     flow = flow_of(Gives("good", {"x": (1, {2})}), Gives("bad", {"a": [1, print]}))
-    engine = engines.load(flow, backend=store, engine=kind)
-    with pytest.raises(exceptions.NotEncodable) as caught:
-        engine.run()
-    assert caught.value.path == "result['a'][1]"
+    engine, path = run_unencodable(flow, store, engine=kind)
+    assert path == "result['a'][1]"
     found = stored_atoms(engine)
     assert {n: found[n].state for n in found} == {"good": "REVERTED", "bad": "REVERTED"}
     failure = found["bad"].failure
@@ -98,9 +104,7 @@ def test_memory_store_without_copies_accepts_any_result() -> None:
 
 
 def test_unencodable_revert_result_fails_the_revert(store: base.Backend) -> None:
-    engine = engines.load(flow_of(Gives("a", 1, undone=NO), Fails("b")), backend=store)
-    with pytest.raises(exceptions.NotEncodable):
-        engine.run()
+    engine, _ = run_unencodable(flow_of(Gives("a", 1, undone=NO), Fails("b")), store)
     assert stored_atoms(engine)["a"].state == states.REVERT_FAILURE
     assert engine.storage.get_flow_state() == states.FAILURE
 
@@ -110,9 +114,7 @@ def test_unencodable_value_of_retry_controller_reverts_the_flow(store: base.Back
     good = engines.load(flow_of(Gives("a", 1), retry=Picks((1,))), backend=store)
     good.run()
     assert [value for value, _ in stored_atoms(good)["picks"].results] == [(1,)]
-    engine = engines.load(flow_of(Fails("b"), retry=Picks("fine", NO)), backend=store)
-    with pytest.raises(exceptions.NotEncodable):
-        engine.run()
+    engine, _ = run_unencodable(flow_of(Fails("b"), retry=Picks("fine", NO)), store)
     assert engine.storage.get_flow_state() == states.REVERTED
 
 

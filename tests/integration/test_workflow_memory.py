@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.reading import read_flow
 from wbengine import engines, exceptions, states, task
 from wbengine.persistence import backends, base, models
 from wbengine.persistence._stored_results import StoredResult
@@ -212,37 +213,26 @@ def test_result_that_the_function_modifies_is_stored_unmodified(store: base.Back
     assert resumed.storage.fetch("result") == [2, 2, 2, 2]
 
 
-def test_reversion_receives_results_that_are_only_in_the_store(store: base.Backend) -> None:
+@pytest.mark.parametrize("step", [reserve, rows], ids=["with revert", "without revert"])
+def test_reverted_steps_keep_their_results_in_the_store(step: Any, store: base.Backend) -> None:
+    """Reversion receives results that are only in the store."""
+
     @task.workflow
     def workflow(steps: Steps) -> Any:
         for number in range(4):
-            steps.run(reserve, number)
+            steps.run(step, number)
         raise ValueError("no")
 
     engine = engines.load(workflow, backend=store)
     with pytest.raises(ValueError):
         engine.run()
-    assert reverted == [(number, [MARK, number]) for number in (3, 2, 1, 0)]
-    stored = store.get_connection().get_flow_details(engine.storage.flow_uuid)
-    records = [each for each in stored if each.is_step]
-    assert {each.state for each in records} == {states.REVERTED}
+    records = [each for each in read_flow(store, engine.storage.flow_uuid) if each.is_step]
     assert [each.results for each in records] == [[MARK, number] for number in range(4)]
-
-
-def test_reverted_steps_without_revert_keep_their_results_in_the_store(store: base.Backend) -> None:
-    @task.workflow
-    def workflow(steps: Steps) -> Any:
-        for number in range(4):
-            steps.run(rows, number)
-        raise ValueError("no")
-
-    engine = engines.load(workflow, backend=store)
-    with pytest.raises(ValueError):
-        engine.run()
-    stored = store.get_connection().get_flow_details(engine.storage.flow_uuid)
-    records = [each for each in stored if each.is_step]
-    assert [each.results for each in records] == [[MARK, number] for number in range(4)]
-    assert count_alive() <= 4 + MAX_ALIVE
+    if step is reserve:
+        assert reverted == [(number, [MARK, number]) for number in (3, 2, 1, 0)]
+        assert {each.state for each in records} == {states.REVERTED}
+    else:
+        assert count_alive() <= 4 + MAX_ALIVE
 
 
 def test_gathered_steps_hold_no_results_that_the_function_released(
