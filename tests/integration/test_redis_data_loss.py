@@ -58,6 +58,14 @@ def verdict(ledger: ledgers.Ledger, id: str = ID, epoch: int = 1, holder: str = 
     return said[0].verdict, said[0].holder
 
 
+def lose_claim(server: brokers.Redis, ledger: ledgers.Ledger) -> None:
+    """Let the worker `one` claim a row, and let the server lose the claim."""
+    ledger.open(ID, 1)
+    set_back = server.copy_data()
+    assert ledger.claim(ID, 1, "one").granted
+    set_back()
+
+
 FORGOTTEN = ledgers.HELD, ledgers.FORGOTTEN
 
 
@@ -111,10 +119,7 @@ def test_row_lost_by_restore_is_granted_with_new_epoch(
     server: brokers.Redis, opened: Opened
 ) -> None:
     ledger = opened(server)
-    ledger.open(ID, 1)
-    set_back = server.copy_data()
-    assert ledger.claim(ID, 1, "one").granted
-    set_back()
+    lose_claim(server, ledger)
     assert ledger.reopen(ID, 2) is None
     assert verdict(ledger, epoch=1) == (ledgers.STALE, None)
     assert verdict(ledger, epoch=2) == (ledgers.GRANTED, "two")
@@ -128,10 +133,7 @@ def test_worker_finishes_or_releases_row_after_server_lost_its_claim(
 ) -> None:
     """The claim was granted, but the server has lost it."""
     ledger = opened(server)
-    ledger.open(ID, 1)
-    set_back = server.copy_data()
-    assert ledger.claim(ID, 1, "one").granted
-    set_back()
+    lose_claim(server, ledger)
     if end == "finish":
         assert ledger.finish(ID, 1, "one", b"r")
         assert ledger.state(ID) == ledgers.Row(ID, 1, ledgers.ROW_DONE, None, b"r")

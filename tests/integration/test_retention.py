@@ -13,6 +13,7 @@ import sqlalchemy as sa
 
 from tests.support import conducted
 from tests.support.killed import is_killed
+from tests.support.reading import flow_uuids
 from tests.support.waiting import until
 from wbengine import engines, exceptions, states, testing
 from wbengine.conductors import _retention_service
@@ -55,8 +56,7 @@ def ended(store: persistence.Backend, state: str, days: float = 0.0) -> str:
 
 
 def kept(store: persistence.Backend) -> set[str]:
-    with contextlib.closing(store.get_connection()) as connection:
-        return {row.uuid for row in connection.list_flows().flows}
+    return {*flow_uuids(store)}
 
 
 def service(

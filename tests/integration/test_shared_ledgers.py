@@ -33,9 +33,14 @@ def flow() -> Any:
     return linear_flow.Flow("f").add(tasks.Add(), tasks.Double())
 
 
+def load(url: str, **options: Any) -> Any:
+    return engines.load(flow(), store={"x": 1, "y": 2}, engine="worker-based", url=url, **options)
+
+
 def run(url: str, **options: Any) -> Any:
-    store = {"x": 1, "y": 2}
-    return engines.run(flow(), store=store, engine="worker-based", url=url, **options)["double"]
+    loaded = load(url, **options)
+    loaded.run()
+    return loaded.storage.fetch("double")
 
 
 @pytest.fixture
@@ -59,9 +64,7 @@ def place(
 def test_flow_runs_with_configured_ledger_and_leaves_no_rows(url: str, place: str) -> None:
     with worker_in_thread(url, tasks, ledger=place) as worker:
         with worker_in_thread(url, tasks, ledger=place):
-            loaded = engines.load(
-                flow(), store={"x": 1, "y": 2}, engine="worker-based", url=url, ledger=place
-            )
+            loaded = load(url, ledger=place)
             loaded.run()
         assert loaded.storage.fetch("double") == 6
         shared = ledgers.open_ledger(place)
@@ -91,9 +94,7 @@ def test_task_fails_if_engine_and_worker_use_different_ledgers(
 
 def test_flow_runs_without_a_ledger(url: str) -> None:
     with worker_in_thread(url, tasks, ledger="none"):
-        loaded = engines.load(
-            flow(), store={"x": 1, "y": 2}, engine="worker-based", url=url, ledger="none"
-        )
+        loaded = load(url, ledger="none")
         loaded.run()
     assert loaded.storage.fetch("double") == 6
     assert loaded.executor._tracker.ledger is None
