@@ -19,6 +19,14 @@ PROGRAMS = {**FAULTY, **RIGHT}
 pytestmark = pytest.mark.filterwarnings("ignore:Workflow:RuntimeWarning")
 
 
+@pytest.fixture(autouse=True)
+def empty_worlds() -> Iterator[None]:
+    """Clear the worlds: other tests use them, and expect that nothing remains in them."""
+    yield
+    for world in WORLDS:
+        world.clear()
+
+
 def run(program: Program, **options: Any) -> Report:
     crash_corpus.forget()
     given: dict[str, Any] = {"signals": program.signals, "exceptions": program.exceptions}
@@ -31,8 +39,6 @@ def run(program: Program, **options: Any) -> Report:
 def test_program_without_faults_succeeds(name: str) -> None:
     program = PROGRAMS[name]
     crash_corpus.forget()
-    for world in WORLDS:
-        world.clear()
     flow = program.flow() if inspect.isfunction(program.flow) else program.flow
     engine = engines.load(flow, inputs=INPUTS, backend="memory://")
     for signal, value in program.signals.items():
