@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.contract.stored_flows import Connection, Turns, few, make
-from tests.contract.together import together
 from tests.seams import stores
 from tests.support import servers
+from tests.support.threads import call_in_threads
 from wbengine import exceptions, states
 from wbengine.persistence import backends, base, models
 
@@ -397,7 +397,7 @@ def test_readers_see_only_complete_writes(backend: base.Backend) -> None:
 
     with backend.get_connection() as connection:
         connection.save_logbook(book)
-    together(lambda call: call(), (write, look, look))
+    call_in_threads(lambda call: call(), (write, look, look))
     assert {len(numbers) for numbers in seen} == {1}
     assert seen[-1] == {turns}
 
@@ -421,7 +421,7 @@ def test_concurrent_threads_lose_no_write(backend: base.Backend) -> None:
                 mine.save_changes(flow, flow, flow_row=turn % 2 == 0, lease=lease)
             mine.release_lease(lease)
 
-    together(work, flows)
+    call_in_threads(work, flows)
     with backend.get_connection() as connection:
         assert records.of_book(connection.get_logbook(book.uuid)) == records.of_book(book)
 

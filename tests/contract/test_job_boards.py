@@ -20,9 +20,9 @@ import pytest
 import redis
 import sqlalchemy as sa
 
-from tests.contract.together import together
 from tests.seams import stores
 from tests.support import brokers, forks, servers
+from tests.support.threads import call_in_threads
 from tests.support.waiting import until
 from wbengine import exceptions, states
 from wbengine.jobs import _places, _stored, backends, base
@@ -241,7 +241,7 @@ def test_one_of_concurrent_claims_succeeds(board: base.JobBoard, another: base.J
                 claimed_places.append(place)
         return claimed_places
 
-    claimed_places = [place for places in together(claimed, range(8)) for place in places]
+    claimed_places = [place for places in call_in_threads(claimed, range(8)) for place in places]
     assert sorted(claimed_places) == [0, 1, 2, 3, 4]
 
 
@@ -672,7 +672,7 @@ def test_repost_from_many_threads_posts_one_job(
     assert isinstance(board, base.FlowBoard) and isinstance(another, base.FlowBoard)
     flow, book = models.new_uuid(), models.LogBook("a book")
     boards = [board, another] * 4
-    posted = together(lambda each: each.repost(flow, "x", book), boards)
+    posted = call_in_threads(lambda each: each.repost(flow, "x", book), boards)
     assert len([job for job in posted if job is not None]) == 1
     assert names(board) == ["x"]
 

@@ -15,9 +15,9 @@ import sqlalchemy as sa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.contract.together import together
 from tests.seams import stores
 from tests.support import brokers, servers
+from tests.support.threads import call_in_threads
 from tests.support.waiting import until
 from wbengine import exceptions
 from wbengine.jobs import _places, _queues, base
@@ -664,7 +664,7 @@ def test_concurrent_conductors_take_each_job_once(store: Store, board: Board) ->
             while jobs := own.take("me", random.randint(1, 4)):
                 taken.extend(job.uuid for job in jobs)
 
-    together(conduct, range(4))
+    call_in_threads(conduct, range(4))
     while jobs := board.take("me", 16):  # Another one may have locked the last ones.
         taken.extend(job.uuid for job in jobs)
     assert sorted(taken) == sorted(expected)

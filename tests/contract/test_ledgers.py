@@ -15,10 +15,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
-from tests.contract.together import together
 from tests.seams import ledgers
 from tests.support import tally
 from tests.support.amounts import amount
+from tests.support.threads import call_in_threads
 from wbengine import exceptions, testing
 from wbengine.transports import resolve
 
@@ -727,7 +727,7 @@ def test_threads_claim_each_row_once(ledger):
             if ledger.claim(id, 1, f"w{number}").granted:
                 granted[number].append(id)
 
-    together(run, range(4))
+    call_in_threads(run, range(4))
     assert sorted(itertools.chain(*granted)) == sorted(ids)
 
 
@@ -748,7 +748,7 @@ def test_only_one_of_concurrent_finish_and_reopen_succeeds(kind, place):
             else:
                 reopened[id] = two.reopen(id, 2)
 
-    together(run, range(2))
+    call_in_threads(run, range(2))
     for id in ids:
         if finished[id]:
             assert reopened[id] == id.encode()
@@ -783,7 +783,7 @@ def test_refused_result_leaves_no_data(kind, place):
             else:
                 two.reopen(id, 2)
 
-    together(run, range(2))
+    call_in_threads(run, range(2))
     for place, (id, good) in enumerate(zip(ids, stored, strict=True)):
         row = one.state(id)
         if place % 2:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from tests.contract.together import together
+from tests.support.threads import call_in_threads
 from tests.support.waiting import until
 from wbengine import exceptions
 from wbengine._limits import RedisStore, SQLStore, account_stores, sql_accounts
@@ -137,7 +137,7 @@ def test_concurrent_requests_never_exceed_limit(store: account_stores.Store) -> 
                 running.remove(got)
                 request_permits(store, f"flow {number}", 0, 0)
 
-    together(want, range(8))
+    call_in_threads(want, range(8))
     assert 0 < max(maxima) <= 3
 
 

@@ -14,10 +14,10 @@ import pytest
 import sqlalchemy as sa
 
 from tests.contract import places
-from tests.contract.together import together
 from tests.seams import stores
 from tests.support import conducted, servers
 from tests.support.schedule_site import GREETING, START, ScheduleSite
+from tests.support.threads import call_in_threads
 from tests.support.waiting import until
 from wbengine import exceptions, states
 from wbengine.conductors import backends as conductors
@@ -147,7 +147,7 @@ def test_concurrent_declarations_create_one_schedule(conf: dict[str, Any], site:
             begin.wait()
             Schedules(backend).declare(schedule)
 
-    together(declare, range(4))
+    call_in_threads(declare, range(4))
     assert [entry.schedule for entry in site.schedules.all()] == [schedule]
 
 
@@ -216,7 +216,7 @@ def test_each_time_is_fired_once_by_many_programs(conf: dict[str, Any], site: Si
                 begin.wait()
                 each.fire()
 
-            together(look, sites)
+            call_in_threads(look, sites)
     assert site.fired() == [*range(60, 601, 60)]
     assert site.fired("one") == [60, 120, 600]
     assert site.board.job_count == 13

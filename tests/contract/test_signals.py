@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 import pytest
 
 from tests.contract.stored_flows import make
-from tests.contract.together import together
+from tests.support.threads import call_in_threads
 from wbengine import exceptions, operations, states
 from wbengine.persistence import backends, base, models
 from wbengine.signals import MAX_VALUE_BYTES, Signal
@@ -123,7 +123,7 @@ def test_concurrent_signals_to_workflow_get_different_numbers(
 
     with monkeypatch.context() as patched:
         patched.setattr(type(connection), "signals", read_together)
-        sent = together(send, range(sender_count))
+        sent = call_in_threads(send, range(sender_count))
     with backend.get_connection() as connection:
         stored = connection.signals([flow.uuid])[flow.uuid]
     assert sorted(signal.number for signal in sent) == [1, 2, 3]
@@ -176,7 +176,7 @@ def test_one_of_concurrent_signals_is_stored(
             gate.wait(60)
             return own.put_signal(flow.uuid, Signal.of("s", number, float(number)))
 
-    given = together(give, range(6))
+    given = call_in_threads(give, range(6))
     with backend.get_connection() as connection:
         (signal,) = connection.signals([flow.uuid])[flow.uuid]
     assert [number for number in range(6) if given[number]] == [signal.value]

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+_T = TypeVar("_T")
+_R = TypeVar("_R")
 
 
-def call_in_threads(function: Callable[[Any], object], arguments: Iterable[Any]) -> None:
-    """Call a function with each argument in a thread of its own; wait for the ends of all calls."""
-    threads = [threading.Thread(target=function, args=(each,)) for each in arguments]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+def call_in_threads(call: Callable[[_T], _R], values: Iterable[_T]) -> list[_R]:
+    """Call a function with each value in its own thread; return the results in this order.
+
+    :raises Exception: the first error of the calls, after all have ended.
+    """
+    arguments = list(values)
+    with ThreadPoolExecutor(len(arguments)) as threads:
+        return list(threads.map(call, arguments))
