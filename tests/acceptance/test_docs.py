@@ -327,8 +327,7 @@ def test_redis_page_contains_each_script_and_key() -> None:
         comment = path.read_text("utf-8").partition("\n\n")[0]
         assert not comment.split("\n--\n")[-1].startswith(("-- Arg", "-- Key", "-- Result")), path
     wire = [path for path in files if "transports" in path.parts]
-    wire += PACKAGE.glob("transports/_redis*.py")
-    wire.append(PACKAGE / "engines" / "worker_based" / "ledger" / "_redis.py")
+    wire += PACKAGE.glob("transports/_redis/*.py")
     code = "\n".join(path.read_text("utf-8") for path in wire)
     used = set(re.findall(r"prefix(?: \.\. '|\})([a-z]+:?)", code))
     assert set(re.findall(r"^   \* - ``([a-z]+:?)", page, re.MULTILINE)) == used

@@ -41,7 +41,7 @@ MODULES = {
     "polars": "wbengine.types._codecs.polars_frames",
     "postgresql": "psycopg",
     "pydantic": "pydantic",
-    "redis": "wbengine.transports._redis",
+    "redis": "wbengine.transports._redis.redis_broker",
     "s3": "s3fs",
     "test": "pytest",
     "zookeeper": "wbengine.jobs.backends.impl_zookeeper",

@@ -91,7 +91,7 @@ def forbidden(names: list[str]) -> list[str]:
     [
         "wbengine.worker",
         "wbengine.engines.worker_based.worker",
-        "wbengine.transports._filesystem",
+        "wbengine.transports._folder.folder_broker",
         # Modules for child processes of a pool, and for tasks.
         "wbengine.pools",
         "wbengine.task",

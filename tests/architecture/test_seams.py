@@ -21,7 +21,14 @@ SEAMS: dict[str, tuple[str, ...]] = {
         "wbengine._runtime.reverting",
         "wbengine._runtime.scheduler",
     ),
-    "ledgers": ("wbengine.engines.worker_based.ledger",),
+    "ledgers": (
+        "wbengine.engines.worker_based.ledger",
+        "wbengine.transports._folder.folder_ledger",
+        "wbengine.transports._ledger",
+        "wbengine.transports._memory.memory_ledger",
+        "wbengine.transports._redis.redis_ledger",
+        "wbengine.transports._sql.sql_ledger",
+    ),
     "server": (
         "wbengine.engines.worker_based.endpoint",
         "wbengine.engines.worker_based.server",
@@ -46,21 +53,21 @@ SEAMS: dict[str, tuple[str, ...]] = {
     "transports": tuple(
         f"wbengine.transports.{name}"
         for name in (
-            "_amqp_socket",
-            "_amqp_frames",
-            "_fifos",
+            "_amqp.amqp_socket",
+            "_amqp.amqp_frames",
+            "_folder.fifos",
             "_encoding",
-            "_files",
-            "_folder",
+            "_folder.files",
+            "_folder.folder_tables",
             "_nudge",
-            "_redis_link",
-            "_redis_scripts",
-            "_redis_wait",
+            "_redis.redis_link",
+            "_redis.redis_scripts",
+            "_redis.redis_wait",
             "_routing",
-            "_amqp_kind",
+            "_amqp.amqp_kind",
             "_broker",
-            "_filesystem",
-            "_memory",
+            "_folder.folder_broker",
+            "_memory.memory_broker",
         )
     ),
 }

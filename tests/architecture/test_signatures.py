@@ -8,14 +8,17 @@ from typing import Any
 
 import pytest
 
-from wbengine.engines.worker_based.ledger import _base as ledgers
-from wbengine.engines.worker_based.ledger import _directory, _memory, _redis, _sql
 from wbengine.persistence import base as persistence
 from wbengine.persistence.backends import _directory as directories
 from wbengine.persistence.backends import _memory as memories
 from wbengine.persistence.backends._sql import backend as databases
+from wbengine.transports import _ledger as ledgers
+from wbengine.transports._folder import folder_ledger
+from wbengine.transports._memory import memory_ledger
+from wbengine.transports._redis import redis_ledger
+from wbengine.transports._sql import sql_ledger
 
-MODULES = (_memory, _directory, _redis, _sql, memories, directories, databases)
+MODULES = (memory_ledger, folder_ledger, redis_ledger, sql_ledger, memories, directories, databases)
 INTERFACES = (ledgers.Ledger, persistence.Backend, persistence.Connection)
 
 

@@ -24,8 +24,8 @@ from tests.support import wiretap, workers
 from tests.support.brokers import Broker
 from wbengine import engines
 from wbengine.engines.worker_based._engine_side import ledger_operations
-from wbengine.transports import _postgresql_statements as sql
-from wbengine.transports._sql_session import Session
+from wbengine.transports._sql import postgresql_statements as sql
+from wbengine.transports._sql.sql_session import Session
 from wbengine.types import _references
 
 LOCAL = 1000

@@ -15,7 +15,7 @@ from tests.celery.conftest import Bed, Ours
 from tests.celery.journal import lines
 from tests.support.workers import WorkerProcess, until
 from wbengine.engines.worker_based import ledger as ledgers
-from wbengine.engines.worker_based.ledger import _base
+from wbengine.transports import _ledger
 
 #: Settings that make a Redis redeliver unacknowledged messages soon.
 SOON: Any = {
@@ -182,7 +182,7 @@ def test_tasks_end_and_run_once_while_workers_are_killed(
             for row in ledger.ids()
             if any(row.startswith(f"celery-{id}-") for id in missed)
         ]
-    assert {row.state for row in rows if row is not None} <= {_base.ROW_CLAIMED}
+    assert {row.state for row in rows if row is not None} <= {_ledger.ROW_CLAIMED}
     lost = {id for id, error in errors.items() if error == "WorkerLostError"}
     print(
         f"{task}: {kills} kills, {sum(ran)} runs, {sum(n > 1 for n in ran)} ran twice or more,"

@@ -24,7 +24,7 @@ _ENVELOPE = "engines/worker_based/_messages/envelope.py"
 _FINDER = "engines/worker_based/_discovery/finder.py"
 _PROXY = "engines/worker_based/proxy.py"
 _REQUESTS = "engines/worker_based/_messages/request_messages.py"
-_SCRIPTS = "transports/redis_scripts"
+_SCRIPTS = "transports/_redis/scripts"
 
 _READERS = '''
 
@@ -148,12 +148,12 @@ WRITE_STORES: Changes = (
         _CONVERT_KEYS,
     ),
     (
-        "transports/_folder.py",
+        "transports/_folder/folder_tables.py",
         "        if boot != _boot():\n",
         _CONVERT_FOLDER,
     ),
     (
-        "engines/worker_based/ledger/_sql.py",
+        "transports/_sql/sql_ledger.py",
         "        return str(about.digest)\n",
         _CONVERT_LEDGER,
     ),

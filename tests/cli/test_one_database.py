@@ -22,9 +22,9 @@ from wbengine.diagnosis import _broker_checks, _postgresql_checks, _store_checks
 from wbengine.engines.worker_based import ledger as ledgers
 from wbengine.patterns import linear_flow
 from wbengine.persistence.backends._sql import tables
-from wbengine.transports import _postgresql_rights
-from wbengine.transports._postgresql_session import PostgreSQLSession
-from wbengine.transports._sql_session import Place
+from wbengine.transports._sql import postgresql_rights
+from wbengine.transports._sql.postgresql_session import PostgreSQLSession
+from wbengine.transports._sql.sql_session import Place
 
 WHERE = linear_flow.Flow("where").add(tasks.Where())
 HOST = socket.gethostname()
@@ -135,8 +135,8 @@ def test_role_of_workers_executes_tasks_and_reads_no_flows(
         rows = connection.execute("SELECT relname FROM pg_class WHERE relname ~ '^wbe_[a-z_]+$'"
                                   " AND relkind = 'r'").fetchall()  # fmt: skip
         names = {name for (name,) in rows}
-        assert names >= {*_postgresql_rights.TABLES, *tables.METADATA.tables}
-        for name in names - {*_postgresql_rights.TABLES}:
+        assert names >= {*postgresql_rights.TABLES, *tables.METADATA.tables}
+        for name in names - {*postgresql_rights.TABLES}:
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
                 connection.execute(f"SELECT FROM {name}")
         with pytest.raises(psycopg.errors.InsufficientPrivilege):

@@ -248,9 +248,9 @@ def test_valid_options_of_an_unused_broker_have_no_effect(
     (home / "runtime").mkdir(mode=0o700)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(home / "runtime"))
     missing: Any = None
-    for name in ("redis", "wbengine.transports._redis"):
+    for name in ("redis", "wbengine.transports._redis.redis_broker"):
         monkeypatch.setitem(sys.modules, name, missing)
-    monkeypatch.delattr("wbengine.transports._redis", raising=False)
+    monkeypatch.delattr("wbengine.transports._redis.redis_broker", raising=False)
     for words in (
         ("--transport-option", "inotify=false"),
         ("--transport", "filesystem"),

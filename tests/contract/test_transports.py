@@ -25,8 +25,9 @@ from wbengine import engines, exceptions, task
 from wbengine.patterns import linear_flow
 from wbengine.testing import ManualClock, worker_in_thread
 from wbengine.testing.transport_contract import TransportContract
-from wbengine.transports import Frame, _postgresql_rights, resolve
+from wbengine.transports import Frame, resolve
 from wbengine.transports import _kinds as kinds
+from wbengine.transports._sql import postgresql_rights
 
 _numbers = itertools.count()
 
@@ -126,7 +127,7 @@ class TestPostgreSQLWithRightsOfWorkers(TestPostgreSQL):
     @pytest.fixture
     def transport_url(self, role_of_worker, postgresql_server):
         with postgresql_server.database() as url:
-            _postgresql_rights.grant_to_worker(resolve(url).place, role_of_worker)
+            postgresql_rights.grant_to_worker(resolve(url).place, role_of_worker)
             yield f"postgresql://{role_of_worker}:secret@{url.partition('@')[2]}"
 
 

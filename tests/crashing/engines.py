@@ -138,7 +138,7 @@ _PARTS = (
     "networkx",
     "wbengine.engines._local",
     "wbengine.engines.worker_based.engine",
-    "wbengine.transports._filesystem",
+    "wbengine.transports._folder.folder_broker",
 )
 
 

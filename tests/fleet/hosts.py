@@ -40,7 +40,7 @@ def _load(url: str, *names: str) -> None:
         importlib.import_module(name)
     kind = url.partition("://")[0]
     if kind == "redis":
-        importlib.import_module("wbengine.transports._redis")
+        importlib.import_module("wbengine.transports._redis.redis_broker")
         ledgers.preloaded(url)
     elif kind == "amqp":
         importlib.import_module("kombu.transport.pyamqp")

@@ -20,8 +20,8 @@ from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.engines.worker_based._messages import headers as hd
 from wbengine.engines.worker_based._messages import notices
 from wbengine.engines.worker_based._requests import tracker
-from wbengine.engines.worker_based.ledger._sql import SQLLedger
 from wbengine.patterns import linear_flow
+from wbengine.transports._sql.sql_ledger import SQLLedger
 from wbengine.types.failure import Failure
 
 

@@ -14,8 +14,8 @@ from wbengine import exceptions, transports
 from wbengine._text import data_formats
 from wbengine.engines.worker_based import ledger as ledgers
 from wbengine.engines.worker_based import proxy, worker
-from wbengine.engines.worker_based.ledger import _sql
 from wbengine.jobs import backends
+from wbengine.transports._sql import sql_ledger
 
 NEWER = 99
 
@@ -64,9 +64,9 @@ def test_ledger_tables_that_two_releases_create_have_one_digest(
     with contextlib.closing(ledgers.open_ledger(url)) as first:
         monkeypatch.setattr(data_formats, "LEDGER", data_formats.Format("ledger", 2, (1, 2)))
         reads = iter((None,))
-        read_about = _sql.SQLLedger._about
+        read_about = sql_ledger.SQLLedger._about
         monkeypatch.setattr(
-            _sql.SQLLedger,
+            sql_ledger.SQLLedger,
             "_about",
             lambda self, connection: next(reads, read_about(self, connection)),
         )

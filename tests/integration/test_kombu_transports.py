@@ -113,9 +113,9 @@ def test_redis_url_without_client_library_names_package_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     gone: Any = None
-    for name in ("redis", "wbengine.transports._redis"):
+    for name in ("redis", "wbengine.transports._redis.redis_broker"):
         monkeypatch.setitem(__import__("sys").modules, name, gone)
-    monkeypatch.delattr("wbengine.transports._redis", raising=False)
+    monkeypatch.delattr("wbengine.transports._redis.redis_broker", raising=False)
     with pytest.raises(ValueError, match=r"pip install .*\[redis\]'$"):
         Proxy("a", "x", {}, url="redis://h")
 

@@ -21,7 +21,7 @@ from tests.support.waiting import until
 from wbengine import exceptions
 from wbengine._calls import invocation
 from wbengine.engines.worker_based import executor as executors
-from wbengine.engines.worker_based.ledger import _sql
+from wbengine.transports._sql import sql_ledger
 
 ID = "request"
 
@@ -39,7 +39,7 @@ class Lossy:
 
         The event is set before the statement is sent.
         """
-        assert isinstance(ledger, _sql.SQLLedger)
+        assert isinstance(ledger, sql_ledger.SQLLedger)
         sent = threading.Event()
 
         # Not before, because an idle connection is checked first.

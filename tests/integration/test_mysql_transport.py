@@ -16,14 +16,13 @@ from tests.support.waiting import until
 from wbengine import engines, exceptions, task
 from wbengine.diagnosis import _mysql_checks
 from wbengine.diagnosis.findings import Place
-from wbengine.engines.worker_based.ledger import _base
 from wbengine.patterns import linear_flow
 from wbengine.testing import worker_in_thread
-from wbengine.transports import _mysql_statements as sql
-from wbengine.transports import resolve
+from wbengine.transports import _ledger, resolve
 from wbengine.transports._broker import Frame
-from wbengine.transports._mysql_broker import MySQLBroker
-from wbengine.transports._mysql_session import MySQLSession, check_version
+from wbengine.transports._sql import mysql_statements as sql
+from wbengine.transports._sql.mysql_broker import MySQLBroker
+from wbengine.transports._sql.mysql_session import MySQLSession, check_version
 
 
 @pytest.fixture
@@ -81,7 +80,7 @@ def test_finish_is_repeated_after_deadlock(database: Database) -> None:
             cursor.execute(lock)
             other.rollback()
             assert finishing.result() == [True]
-    assert database.ledger.state("a") == _base.Row("a", 1, "done", None, b"done")
+    assert database.ledger.state("a") == _ledger.Row("a", 1, "done", None, b"done")
 
 
 def test_open_transaction_of_lost_session_is_ended_by_next_one(database: Database) -> None:

@@ -12,11 +12,11 @@ import sqlalchemy as sa
 
 from tests.support import servers
 from wbengine import _sql, engines, task
-from wbengine.engines.worker_based.ledger import _sql as ledgers
 from wbengine.patterns import linear_flow
 from wbengine.persistence import backends, models
 from wbengine.persistence.backends._sql import SQLBackend
 from wbengine.testing import worker_in_thread
+from wbengine.transports._sql import sql_ledger as ledgers
 
 SETTINGS = ("lock_timeout", "idle_in_transaction_session_timeout")
 

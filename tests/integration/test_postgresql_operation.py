@@ -15,9 +15,9 @@ from tests.support.waiting import SOON, until
 from tests.support.workers import REPOSITORY
 from wbengine import exceptions
 from wbengine.engines.worker_based import ledger as ledgers
-from wbengine.transports import _postgresql_statements as sql
 from wbengine.transports import resolve
-from wbengine.transports._postgresql_session import LOST
+from wbengine.transports._sql import postgresql_statements as sql
+from wbengine.transports._sql.postgresql_session import LOST
 
 
 @pytest.fixture

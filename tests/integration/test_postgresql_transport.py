@@ -17,13 +17,12 @@ from tests.support import servers, sql_ends
 from tests.support.sql_ends import DEAD_AFTER_SECONDS, finish, publish, take
 from tests.support.waiting import MARGIN, SOON, until
 from wbengine import exceptions
-from wbengine.engines.worker_based.ledger import _base
-from wbengine.transports import _postgresql_statements as sql
-from wbengine.transports import resolve
+from wbengine.transports import _ledger, resolve
 from wbengine.transports._broker import Delivery, Frame
-from wbengine.transports._postgresql_broker import PostgreSQLBroker
-from wbengine.transports._postgresql_session import LOST, SETTINGS, PostgreSQLSession
-from wbengine.transports._sql_broker import SQLBroker
+from wbengine.transports._sql import postgresql_statements as sql
+from wbengine.transports._sql.postgresql_broker import PostgreSQLBroker
+from wbengine.transports._sql.postgresql_session import LOST, SETTINGS, PostgreSQLSession
+from wbengine.transports._sql.sql_broker import SQLBroker
 
 
 class Database(sql_ends.Database):
@@ -62,9 +61,9 @@ def test_message_is_published_once_if_its_notification_fails(
     """The message is committed before the notification, so an error must not report a failure."""
     engine = database.open()
     database.fail_notifications(action)
-    assert engine.open_and_publish([_base.Opening("a", 1)], [Frame("", "q", 0, b"a?")]) == [1]
+    assert engine.open_and_publish([_ledger.Opening("a", 1)], [Frame("", "q", 0, b"a?")]) == [1]
     assert len(database.messages()) == 1
-    assert database.ledger.state("a") == _base.Row("a", 1, "open")
+    assert database.ledger.state("a") == _ledger.Row("a", 1, "open")
 
 
 def test_message_is_published_once_if_the_connection_is_lost_after_it(database: Database) -> None:
@@ -72,10 +71,10 @@ def test_message_is_published_once_if_the_connection_is_lost_after_it(database: 
     database.fail_notifications("PERFORM pg_terminate_backend(pg_backend_pid())")
     frames = [Frame("", "q", 0, b"a?")]
     with pytest.raises(LOST):
-        engine.open_and_publish([_base.Opening("a", 1)], frames)
+        engine.open_and_publish([_ledger.Opening("a", 1)], frames)
     assert len(database.messages()) == 1
     database.ask("DROP TABLE wbe_waiters CASCADE")
-    assert other.open_and_publish([_base.Opening("a", 1, tried=True)], frames) == [1]
+    assert other.open_and_publish([_ledger.Opening("a", 1, tried=True)], frames) == [1]
     assert len(database.messages()) == 1
 
 
@@ -129,10 +128,10 @@ def test_session_that_ends_before_the_commit_has_published_nothing(database: Dat
     )
     frames = [Frame("", "q", 0, b"a?")]
     with pytest.raises(LOST):
-        engine.open_and_publish([_base.Opening("a", 1)], frames)
+        engine.open_and_publish([_ledger.Opening("a", 1)], frames)
     assert database.messages() == [] and engine._session._driver.closed
     database.ask("DROP FUNCTION die() CASCADE")
-    assert other.open_and_publish([_base.Opening("a", 1, tried=True)], frames) == [1]
+    assert other.open_and_publish([_ledger.Opening("a", 1, tried=True)], frames) == [1]
     assert len(database.messages()) == 1
 
 
@@ -434,7 +433,7 @@ def test_role_that_only_reads_and_writes_rows_can_work(database: Database, role:
         broker._session._driver.add_notice_handler(lambda one: warnings.append(one.message_primary))
         broker._vacuum(0.0)
     assert worker._next_vacuum_at == math.inf > owner._next_vacuum_at and warnings == []
-    assert database.ledger.state("a") == _base.Row("a", 1, "done", None, b"done")
+    assert database.ledger.state("a") == _ledger.Row("a", 1, "done", None, b"done")
 
 
 def test_role_without_rights_gets_one_error(database: Database, role: str) -> None:
@@ -458,7 +457,7 @@ def test_read_only_server_refuses_and_changes_nothing(database: Database) -> Non
     target = resolve(database.url)
     for call in (
         lambda: publish(engine, b"a?"),
-        lambda: engine.open_and_publish([_base.Opening("a", 1)], [Frame("", "q", 0, b"a?")]),
+        lambda: engine.open_and_publish([_ledger.Opening("a", 1)], [Frame("", "q", 0, b"a?")]),
         engine.refresh,
     ):
         with pytest.raises(exceptions.TransportFailure, match="read-only") as caught:

@@ -17,8 +17,7 @@ from wbengine import exceptions, task
 from wbengine._calls import invocation
 from wbengine._concurrency import crash_points
 from wbengine.engines.worker_based import executor as executors
-from wbengine.engines.worker_based.ledger import _ledger_scripts
-from wbengine.transports import _redis_scripts
+from wbengine.transports._redis import ledger_scripts, redis_scripts
 
 BEGUN: Counter[str] = Counter()
 
@@ -138,7 +137,7 @@ def running(*calls):
 
 def test_requests_are_published_with_their_rows(redis_url, redis_server, client):
     """One round trip publishes both, also those of a flow that is continued."""
-    make, ends = _ledger_scripts.SCRIPTS["open_rows"], Results()
+    make, ends = ledger_scripts.SCRIPTS["open_rows"], Results()
     client.script_load(make.text)
     with behind_a_proxy(redis_url, redis_server, 5) as (proxy, executor):
         proxy.hold(make.digest)
@@ -149,13 +148,13 @@ def test_requests_are_published_with_their_rows(redis_url, redis_server, client)
 
 
 def load_scripts(client, make):
-    for step in (_ledger_scripts.SCRIPTS["read_rows"], make):
+    for step in (ledger_scripts.SCRIPTS["read_rows"], make):
         client.script_load(step.text)
 
 
 def cancel_during_publication(stack, proxy, executor, make, ends, epoch=1):
     """Cancel a request whose row the step `make` creates late, so that no row can be revoked."""
-    call, look = new_call("late", epoch), _ledger_scripts.SCRIPTS["read_rows"]
+    call, look = new_call("late", epoch), ledger_scripts.SCRIPTS["read_rows"]
     blocker = stack.enter_context(PointBlocker("executor.before-open"))
     stack.enter_context(running((executor.submit, call, ends)))
     assert blocker.there.wait(60)
@@ -174,7 +173,7 @@ def test_cancel_of_request_being_published_waits_for_its_row(
 ):
     """The cancel finds no row, and the worker starts the request after that."""
     ends = Results()
-    make = _redis_scripts.SCRIPTS["open_and_publish"]
+    make = redis_scripts.SCRIPTS["open_and_publish"]
     load_scripts(client, make)
     with contextlib.ExitStack() as stack:
         proxy, executor = stack.enter_context(behind_a_proxy(redis_url, redis_server, 60))
@@ -190,8 +189,8 @@ def test_row_that_is_being_opened_does_not_count_as_revoked(redis_url, redis_ser
     """The first attempt to revoke it gets no reply, and the second one finds no row."""
     ends = Results()
     make, revoke = (
-        _redis_scripts.SCRIPTS["open_and_publish"],
-        _ledger_scripts.SCRIPTS["revoke_rows"],
+        redis_scripts.SCRIPTS["open_and_publish"],
+        ledger_scripts.SCRIPTS["revoke_rows"],
     )
     for script in (make, revoke):
         client.script_load(script.text)

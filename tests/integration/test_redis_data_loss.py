@@ -20,7 +20,7 @@ from wbengine import engines
 from wbengine import exceptions as exc
 from wbengine.engines.worker_based.executor import WorkerTaskExecutor
 from wbengine.patterns import unordered_flow
-from wbengine.transports import _redis_scripts
+from wbengine.transports._redis import redis_scripts
 
 ID = "0b7f8a52-8f3e-5d6e-9a30-1d1f0f4e8a11"
 
@@ -54,7 +54,7 @@ def verdict(ledger: ledgers.Ledger, id: str = ID, epoch: int = 1, holder: str = 
             said.append(ledger.claim(id, epoch, holder))
         return bool(said)
 
-    until(claims, 2 * _redis_scripts.CLAIM_REFUSAL_SECONDS)
+    until(claims, 2 * redis_scripts.CLAIM_REFUSAL_SECONDS)
     return said[0].verdict, said[0].holder
 
 

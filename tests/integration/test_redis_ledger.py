@@ -15,11 +15,11 @@ from tests.support.redis_ends import SOON, Both, Taker, hurry, url_with_port
 from tests.support.workers import until
 from wbengine import exceptions
 from wbengine.engines.worker_based import ledger as ledgers
-from wbengine.engines.worker_based.ledger import _base
-from wbengine.engines.worker_based.ledger import _ledger_scripts as steps
-from wbengine.transports import _redis_scripts, resolve
+from wbengine.transports import _ledger, resolve
 from wbengine.transports._broker import Frame
-from wbengine.transports._redis_link import LOST
+from wbengine.transports._redis import ledger_scripts as steps
+from wbengine.transports._redis import redis_scripts
+from wbengine.transports._redis.redis_link import LOST
 
 DAY = 24 * 3600
 ID = "0b7f8a52-8f3e-5d6e-9a30-1d1f0f4e8a11"
@@ -166,7 +166,7 @@ def test_wiped_server_keeps_identity_of_ledger_without_rows(redis_url, opened, c
     engine.open(ID, 1)
     before = engine.digest
     client.flushdb()
-    assert worker.claim(ID, 1, "w").verdict == _base.MISSING
+    assert worker.claim(ID, 1, "w").verdict == _ledger.MISSING
     engine.open("next", 1)
     assert worker.claim("next", 1, "w").granted
     assert opened(str(redis_url)).digest == before
@@ -209,8 +209,8 @@ def test_rows_survive_restart_of_server(redis_server, redis_url, ledger):
         ledgers.open_ledger(str(redis_url))
     redis_server.start()
     ledger.renew("w")
-    assert ledger.state(f"{ID}1") == _base.Row(f"{ID}1", 1, "open")
-    assert ledger.state(f"{ID}0") == _base.Row(f"{ID}0", 1, "claimed", "w")
+    assert ledger.state(f"{ID}1") == _ledger.Row(f"{ID}1", 1, "open")
+    assert ledger.state(f"{ID}0") == _ledger.Row(f"{ID}0", 1, "claimed", "w")
     assert ledger.finish(f"{ID}0", 1, "w", b"r")
     assert len(ledger.ids()) == 20
 
@@ -295,8 +295,8 @@ def lossy(redis_url, redis_server, dropper, opened):
 def test_claim_with_lost_reply_is_granted(lossy):
     lossy.open(ID, 1)
     lossy.lose(steps.SCRIPTS["claim"])
-    assert lossy.claim(ID, 1, "w") == _base.Claim("GRANTED", 1, None, "w")
-    assert lossy.claim(ID, 1, "w") == _base.Claim("HELD", 1, None, "w")
+    assert lossy.claim(ID, 1, "w") == _ledger.Claim("GRANTED", 1, None, "w")
+    assert lossy.claim(ID, 1, "w") == _ledger.Claim("HELD", 1, None, "w")
 
 
 def test_repeated_calls_after_lost_replies_succeed(lossy):
@@ -383,7 +383,7 @@ def test_open_of_ended_session_is_repeated(late):
         assert late.state(ID) is None
         late.proxy.let_go(steps.SCRIPTS["open_rows"].digest)
         opening.result(60)
-    assert late.state(ID) == _base.Row(ID, 1, _base.ROW_OPEN)
+    assert late.state(ID) == _ledger.Row(ID, 1, _ledger.ROW_OPEN)
 
 
 def test_delayed_claim_is_not_granted_after_session_ended(late, opened, redis_url):
@@ -393,7 +393,7 @@ def test_delayed_claim_is_not_granted_after_session_ended(late, opened, redis_ur
         with pytest.raises(exceptions.LedgerFailure):
             late.claim(ID, 1, "w")
         late.renew("w")  # starts a new session
-    assert late.state(ID) == _base.Row(ID, 1, _base.ROW_OPEN)
+    assert late.state(ID) == _ledger.Row(ID, 1, _ledger.ROW_OPEN)
     assert late.claim(ID, 1, "w").granted
 
 
@@ -408,7 +408,7 @@ def test_claim_with_lost_reply_is_released_and_other_claims_stay(late, opened, r
     until(lambda: other.state(ID).holder == "w")
     late.proxy.cut()
     late.renew("w")
-    assert other.state(ID) == _base.Row(ID, 1, _base.ROW_OPEN)
+    assert other.state(ID) == _ledger.Row(ID, 1, _ledger.ROW_OPEN)
     assert other.state("heard").holder == "w"
 
 
@@ -419,7 +419,7 @@ def test_delayed_release_has_no_effect_after_failed_attempt(late):
     with delayed_call(late, "release"):
         with pytest.raises(exceptions.LedgerFailure):
             late.release(ID, 1, "w")
-        assert late.state(ID) == _base.Row(ID, 1, _base.ROW_CLAIMED, "w")
+        assert late.state(ID) == _ledger.Row(ID, 1, _ledger.ROW_CLAIMED, "w")
     assert late.finish(ID, 1, "w", b"result")
 
 
@@ -476,7 +476,7 @@ def test_message_with_malformed_row_is_not_claimed(taker, row):
     data = f"!{row} {taker.ledger.digest}\n{json.dumps(head)}\n"
     assert next(taker.connection.broker.publish_many([Frame("", "q", 0, data.encode())]))
     taker.send("a")
-    assert taker.take(2) == [None, _base.Claim("GRANTED", 1, None, "w")]
+    assert taker.take(2) == [None, _ledger.Claim("GRANTED", 1, None, "w")]
 
 
 def test_requests_are_claimed_in_same_step_as_delivered(taker):
@@ -491,15 +491,15 @@ def test_requests_are_claimed_in_same_step_as_delivered(taker):
     taker.send("missing")
     taker.send("open", 2)  # a second copy
     assert taker.take(7) == [
-        _base.Claim("GRANTED", 2, None, "w"),
-        _base.Claim("DONE", 2, b"result"),
-        _base.Claim("HELD", 2, None, "other"),
-        _base.Claim("STALE", 2),
-        _base.Claim("MISSING", 2),
-        _base.Claim("MISSING", 1),
-        _base.Claim("HELD", 2, None, "w"),
+        _ledger.Claim("GRANTED", 2, None, "w"),
+        _ledger.Claim("DONE", 2, b"result"),
+        _ledger.Claim("HELD", 2, None, "other"),
+        _ledger.Claim("STALE", 2),
+        _ledger.Claim("MISSING", 2),
+        _ledger.Claim("MISSING", 1),
+        _ledger.Claim("HELD", 2, None, "w"),
     ]
-    assert ledger.state("open") == _base.Row("open", 2, "claimed", "w")
+    assert ledger.state("open") == _ledger.Row("open", 2, "claimed", "w")
     assert 0 <= ledger.silence("w") <= time.monotonic() - before + 0.01
     assert taker.messages[0].body == b"{}"
     assert ledger.finish("open", 2, "w", b"r")
@@ -553,7 +553,7 @@ def test_requeued_request_can_be_claimed_by_another_worker(redis_url, taker):
     assert taker.ledger.release(ID, 1, "w")
     taker.messages[0].requeue()
     with contextlib.closing(Taker(redis_url, "w2")) as other:
-        assert other.take(1) == [_base.Claim("GRANTED", 1, None, "w2")]
+        assert other.take(1) == [_ledger.Claim("GRANTED", 1, None, "w2")]
         assert other.messages[0].delivery_info["redelivered"] is True
         assert other.ledger.finish(ID, 1, "w2", b"r")
 
@@ -564,7 +564,7 @@ def test_delivered_request_stays_claimed_when_connection_ends(redis_url, taker):
     assert taker.take(1)[0].granted
     taker.connection.release()
     with contextlib.closing(Taker(redis_url, "w2")) as other:
-        assert other.take(1) == [_base.Claim("HELD", 1, None, "w")]
+        assert other.take(1) == [_ledger.Claim("HELD", 1, None, "w")]
     assert taker.ledger.finish(ID, 1, "w", b"r")
 
 
@@ -579,7 +579,7 @@ def test_claim_of_undelivered_request_is_released(redis_url, redis_server, dropp
     taker.send("heard")
     assert lossy.take(1)[0].granted
     taker.send("unheard")
-    dropper.drop_reply_to = _redis_scripts.SCRIPTS["take"].digest.encode()
+    dropper.drop_reply_to = redis_scripts.SCRIPTS["take"].digest.encode()
     with pytest.raises(LOST):
         while True:
             with contextlib.suppress(TimeoutError):
@@ -593,7 +593,7 @@ def test_claim_of_undelivered_request_is_released(redis_url, redis_server, dropp
         lossy.target.open().release()
     else:
         lossy.connection.release()
-    assert taker.ledger.state("unheard") == _base.Row("unheard", 1, "open")
+    assert taker.ledger.state("unheard") == _ledger.Row("unheard", 1, "open")
     assert taker.ledger.state("heard").holder == "lossy"
     lossy.ledger.close()
 

@@ -13,11 +13,11 @@ from tests.support import brokers, reply_dropper, tcp_proxy
 from tests.support.redis_ends import Both, hurry, url_with_port
 from tests.support.waiting import until
 from wbengine import exceptions
-from wbengine.engines.worker_based.ledger import _base
-from wbengine.transports import _redis_scripts
-from wbengine.transports._redis_link import LOST
+from wbengine.transports import _ledger
+from wbengine.transports._redis import redis_scripts
+from wbengine.transports._redis.redis_link import LOST
 
-STEP = _redis_scripts.SCRIPTS["open_and_publish"]
+STEP = redis_scripts.SCRIPTS["open_and_publish"]
 
 
 class Engine(Both):
@@ -29,10 +29,10 @@ class Engine(Both):
         with contextlib.suppress(exceptions.LedgerFailure):
             self.ledger._pool.call("SCRIPT", "LOAD", STEP.text)
 
-    def row(self, id: str = "a") -> _base.Opening:
-        return _base.Opening(id, 1)
+    def row(self, id: str = "a") -> _ledger.Opening:
+        return _ledger.Opening(id, 1)
 
-    def publish(self, *rows: _base.Opening) -> Sequence[int]:
+    def publish(self, *rows: _ledger.Opening) -> Sequence[int]:
         headers = {"wbe-ledger": self.ledger.digest, "wbe-epoch": 1}
         messages = [self.message("k", row.id, **headers) for row in rows]
         return self.publishing.open_and_publish(rows, messages)
@@ -41,7 +41,7 @@ class Engine(Both):
         self.publishing.release()
         self.publishing = self.target.open()
 
-    def fail(self, *rows: _base.Opening) -> None:
+    def fail(self, *rows: _ledger.Opening) -> None:
         with pytest.raises(LOST):
             self.publish(*rows)
         self.reconnect()
@@ -80,7 +80,7 @@ def peer(redis_url: str) -> Iterator[Both]:
         yield made
 
 
-def lose_answer(dropper: Dropper, engine: Engine, *rows: _base.Opening) -> None:
+def lose_answer(dropper: Dropper, engine: Engine, *rows: _ledger.Opening) -> None:
     """Publish; the server executes it, and the reply is lost."""
     dropper.drop_reply_to = STEP.digest.encode()
     engine.fail(*rows)
@@ -89,7 +89,7 @@ def lose_answer(dropper: Dropper, engine: Engine, *rows: _base.Opening) -> None:
 
 def test_row_is_created_in_same_step_as_its_message(engine: Engine, peer: Both) -> None:
     assert engine.publish(engine.row("a"), engine.row("b")) == [1, 1]
-    assert engine.ledger.state("b") == _base.Row("b", 1, _base.ROW_OPEN)
+    assert engine.ledger.state("b") == _ledger.Row("b", 1, _ledger.ROW_OPEN)
     assert [each.granted for each in peer.take(2)] == [True, True]
     assert peer.end(*peer.messages) == [True, True]
     assert engine.ledger.ids() == set()
@@ -98,7 +98,7 @@ def test_row_is_created_in_same_step_as_its_message(engine: Engine, peer: Both) 
 def test_existing_row_is_not_overwritten(engine: Engine) -> None:
     engine.ledger.open("a", 7)
     assert engine.publish(engine.row()) == [1]
-    assert engine.ledger.state("a") == _base.Row("a", 7, _base.ROW_OPEN)
+    assert engine.ledger.state("a") == _ledger.Row("a", 7, _ledger.ROW_OPEN)
 
 
 def test_request_with_lost_reply_is_not_published_twice(
@@ -142,7 +142,7 @@ def late(redis_url: str, redis_server: Any, reach: Reach) -> Iterator[Late]:
         made.close()
 
 
-def publish_delayed(engine: Engine, proxy: tcp_proxy.Proxy, *rows: _base.Opening) -> None:
+def publish_delayed(engine: Engine, proxy: tcp_proxy.Proxy, *rows: _ledger.Opening) -> None:
     """Publish; the call times out and arrives later."""
     proxy.hold(STEP.digest)
     hurry(engine.publishing._client._link, 0.1)  # type: ignore[attr-defined]
@@ -234,10 +234,10 @@ def test_uncertain_request_is_not_granted_by_server_with_older_data(reach: Reach
             set_back()
             engine.reconnect()
             assert engine.publish(lost, engine.row("new")) == [1, 1]
-            assert worker.ledger.state("lost") == _base.Row(
-                "lost", 1, _base.ROW_CLAIMED, ledgers.FORGOTTEN
+            assert worker.ledger.state("lost") == _ledger.Row(
+                "lost", 1, _ledger.ROW_CLAIMED, ledgers.FORGOTTEN
             )
-            assert worker.ledger.state("new") == _base.Row("new", 1, _base.ROW_OPEN)
+            assert worker.ledger.state("new") == _ledger.Row("new", 1, _ledger.ROW_OPEN)
             engine.close()
 
 

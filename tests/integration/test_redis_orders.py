@@ -13,11 +13,11 @@ from tests.support.engine_threads import running
 from tests.support.redis_ends import SOON, Both, url_with_port
 from tests.support.workers import until, worker_in_thread
 from wbengine import engines
-from wbengine.engines.worker_based.ledger import _base
 from wbengine.patterns import unordered_flow
-from wbengine.transports import _redis, _redis_scripts
+from wbengine.transports import _ledger
 from wbengine.transports._broker import MAX_BATCH_BYTES
-from wbengine.transports._redis_link import LOST
+from wbengine.transports._redis import redis_broker, redis_scripts
+from wbengine.transports._redis.redis_link import LOST
 
 IDS = [f"r{number}" for number in range(8)]
 
@@ -56,7 +56,7 @@ def test_reply_fetches_as_many_requests_as_it_finishes(both, client):
     fill_slots(both, 3, *IDS)
     assert finish_with_order(both, both.messages[:2]).max_messages == 2
     assert ids(both.messages) == IDS[:5]
-    assert [m.claim for m in both.messages[3:]] == [_base.Claim("GRANTED", 1, None, "w")] * 2
+    assert [m.claim for m in both.messages[3:]] == [_ledger.Claim("GRANTED", 1, None, "w")] * 2
     both.channel.forget_many(both.messages[:2])
     assert both.channel.order([]) is None, "there is no room"
     assert both.store.size("q") == 3
@@ -117,19 +117,19 @@ def test_requests_of_order_with_lost_reply_are_requeued_unmarked(
     redis_url, redis_server, dropper, both, client
 ):
     with contextlib.closing(Both(url_with_port(redis_url, redis_server, dropper.port))) as lossy:
-        lossy.ledger._pool.call("SCRIPT", "LOAD", _redis_scripts.SCRIPTS["finish_requests"].text)
+        lossy.ledger._pool.call("SCRIPT", "LOAD", redis_scripts.SCRIPTS["finish_requests"].text)
         fill_slots(both, 2, *IDS)
         order = both.channel.order(both.messages)
-        dropper.drop_reply_to = _redis_scripts.SCRIPTS["finish_requests"].digest.encode()
+        dropper.drop_reply_to = redis_scripts.SCRIPTS["finish_requests"].digest.encode()
         with pytest.raises(LOST):
             lossy.store.finish(both.finished(both.messages), order)
-    assert both.ledger.state("r2").state == _base.ROW_CLAIMED
+    assert both.ledger.state("r2").state == _ledger.ROW_CLAIMED
     with pytest.raises(LOST, match="was lost"):
         both.connection.drain_events(timeout=SOON)
     both.connection.release()
     with contextlib.closing(Both(redis_url)) as other:
         assert waiting_ids(other, client) == {True: set(), False: set(IDS[2:])}
-        assert {other.ledger.state(id).state for id in IDS[2:]} == {_base.ROW_OPEN}
+        assert {other.ledger.state(id).state for id in IDS[2:]} == {_ledger.ROW_OPEN}
         assert other.store.finish(other.finished(both.messages)) == [True, True]
         assert [claim.verdict for claim in other.take(6)] == ["GRANTED"] * 6
 
@@ -155,7 +155,7 @@ def test_cancelled_consumer_requeues_ordered_requests(both, client):
     order.deliver()
     assert ids(both.messages) == IDS[:2]
     assert waiting_ids(both, client) == {True: set(), False: set(IDS[2:])}
-    assert {both.ledger.state(id).state for id in IDS[2:]} == {_base.ROW_OPEN}
+    assert {both.ledger.state(id).state for id in IDS[2:]} == {_ledger.ROW_OPEN}
     assert both.channel.order([]) is None
 
 
@@ -181,7 +181,7 @@ def test_connection_lost_before_large_bodies_arrive_requeues_whole_order(both, r
     order = both.channel.order(both.messages)
     with contextlib.closing(Both(redis_url)) as other:
         assert other.store.finish(both.finished(both.messages), order) == [True, True]
-        assert {both.ledger.state(id).state for id in ("small", "large")} == {_base.ROW_CLAIMED}
+        assert {both.ledger.state(id).state for id in ("small", "large")} == {_ledger.ROW_CLAIMED}
         client.client_kill_filter(_type="normal", skipme=True)
         order.deliver()
         both.connection.release()
@@ -199,7 +199,7 @@ def test_requeue_of_undelivered_copy_keeps_claim_of_another_worker(both, client)
         assert taken[1].claim.verdict == "HELD"
         other.store.requeue(taken[1], delivered=False)
         assert waiting_ids(other, client) == {True: set(), False: {"a"}}
-        assert other.ledger.state("a") == _base.Row("a", 1, _base.ROW_CLAIMED, "w")
+        assert other.ledger.state("a") == _ledger.Row("a", 1, _ledger.ROW_CLAIMED, "w")
 
 
 def test_waiting_consumer_fails_at_once_when_reply_of_order_is_lost(both):
@@ -232,14 +232,14 @@ def test_order_reports_heartbeat_of_consumer_and_worker(both, client):
 
 def test_busy_worker_fetches_requests_with_replies(redis_url, client, tmp_path, monkeypatch):
     fetched = []
-    finish = _redis.RedisBroker._finish
+    finish = redis_broker.RedisBroker._finish
 
     def count_fetched(broker, batch, order):
         finished, messages = finish(broker, batch, order)
         fetched.append(len(messages))
         return finished, messages
 
-    monkeypatch.setattr(_redis.RedisBroker, "_finish", count_fetched)
+    monkeypatch.setattr(redis_broker.RedisBroker, "_finish", count_fetched)
     release = tmp_path / "release"
     first = [
         sample_tasks.WaitFor(
@@ -306,7 +306,7 @@ def test_exception_in_callback_requeues_undelivered_requests_of_order(both, clie
     both.connection.release()
     assert waiting_ids(both, client) == {True: {"r2"}, False: {"r3", "r4", "r5"}}
     states = [both.ledger.state(id).state for id in IDS[2:6]]
-    assert states == [_base.ROW_CLAIMED, *[_base.ROW_OPEN] * 3]
+    assert states == [_ledger.ROW_CLAIMED, *[_ledger.ROW_OPEN] * 3]
 
 
 def test_concurrent_orders_never_exceed_slots(redis_url, frequent_thread_switches):

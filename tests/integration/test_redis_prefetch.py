@@ -13,10 +13,10 @@ import pytest
 
 from tests.support.redis_ends import SOON, Both
 from tests.support.workers import until
-from wbengine.transports import _redis_scripts, _redis_wait
-from wbengine.transports._redis_link import LOST
+from wbengine.transports._redis import redis_scripts, redis_wait
+from wbengine.transports._redis.redis_link import LOST
 
-TAKE = _redis_scripts.SCRIPTS["take"].digest
+TAKE = redis_scripts.SCRIPTS["take"].digest
 
 # A wait may time out at any moment; then no client blocks in the server.
 pytestmark = pytest.mark.usefixtures("patient")
@@ -191,7 +191,7 @@ def test_waiting_consumer_survives_data_loss_of_server(ends, monkeypatch, lost, 
     taker, sender = consume_private(ends()), ends()
     if lost == "everything":
         with monkeypatch.context() as impatient:  # the consumer detects the loss by polling
-            impatient.setattr(_redis_wait, "POLL_SECONDS", 1)
+            impatient.setattr(redis_wait, "POLL_SECONDS", 1)
             taker.assert_no_message()
             client.flushdb()
             until(lambda: taker.assert_no_message() or client.exists("wbe:{ex}:c"))
@@ -239,7 +239,7 @@ def test_wait_ended_by_server_error_closes_connection(ends, client):
 
 
 def test_write_refusal_of_server_during_wait_is_raised(ends, monkeypatch, client):
-    monkeypatch.setattr(_redis_wait, "POLL_SECONDS", 1)
+    monkeypatch.setattr(redis_wait, "POLL_SECONDS", 1)
     taker, sender = consume_private(ends()), ends()
     taker.assert_no_message()
     client.config_set("min-replicas-to-write", "1")

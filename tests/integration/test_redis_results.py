@@ -11,16 +11,16 @@ from tests.support import brokers
 from tests.support.redis_ends import SOON, Both, url_with_port
 from tests.support.waiting import until
 from wbengine import exceptions
-from wbengine.engines.worker_based.ledger import _base
-from wbengine.transports import _redis, _redis_scripts
-from wbengine.transports._redis_link import LOST, Link
+from wbengine.transports import _ledger
+from wbengine.transports._redis import redis_broker, redis_scripts
+from wbengine.transports._redis.redis_link import LOST, Link
 
 
 @pytest.fixture
 def lossy(redis_url, redis_server, dropper):
     """Client whose next reply to a step is lost after `lose(step)`."""
     with contextlib.closing(Both(url_with_port(redis_url, redis_server, dropper.port))) as made:
-        made.ledger._pool.call("SCRIPT", "LOAD", _redis_scripts.SCRIPTS["finish_requests"].text)
+        made.ledger._pool.call("SCRIPT", "LOAD", redis_scripts.SCRIPTS["finish_requests"].text)
 
         def lose(step):
             dropper.drop_reply_to = step.digest.encode()
@@ -37,7 +37,7 @@ def take_new(both, *ids):
 
 def requeue_as_of_dead_worker(both, client):
     client.delete(f"{both.store.place.prefix}c")
-    both.store._run(_redis_scripts.leave(both.store._consumer_name, ()))
+    both.store._run(redis_scripts.leave(both.store._consumer_name, ()))
 
 
 def test_server_that_refuses_writes_rejects_results_as_a_whole():
@@ -49,7 +49,9 @@ def test_server_that_refuses_writes_rejects_results_as_a_whole():
                 both.post("a")
             assert both.ledger.ids() == {"known"}
             assert both.end(*both.messages) == [True]  # claimed requests can finish
-            assert both.ledger.state("known").state == _base.ROW_DONE and both.kept("known") == b"r"
+            assert (
+                both.ledger.state("known").state == _ledger.ROW_DONE and both.kept("known") == b"r"
+            )
             client.config_set("maxmemory", 0)
             client.config_set("min-replicas-to-write", 1)
             with pytest.raises(exceptions.TransportFailure, match="NOREPLICAS"):
@@ -82,7 +84,7 @@ def test_identity_of_ledger_is_restored_on_wiped_server(both, client, lost):
 def test_results_are_stored_replied_and_acknowledged(both, client):
     take_new(both, "a", "b", "c")
     assert both.end(*both.messages) == [True] * 3
-    assert [both.ledger.state(id).state for id in "abc"] == [_base.ROW_DONE] * 3
+    assert [both.ledger.state(id).state for id in "abc"] == [_ledger.ROW_DONE] * 3
     assert both.left(client) == ([], 0)
     assert both.answers() == 3
     assert not client.exists(f"{both.store.place.prefix}held:w")
@@ -91,19 +93,19 @@ def test_results_are_stored_replied_and_acknowledged(both, client):
 
 def test_result_resent_after_lost_reply_leaves_no_message(lossy, client):
     take_new(lossy, "a", "b")
-    lossy.lose(_redis_scripts.SCRIPTS["finish_requests"])
+    lossy.lose(redis_scripts.SCRIPTS["finish_requests"])
     with pytest.raises(LOST):
         lossy.end(*lossy.messages)
     with lossy.target.open() as answering:
         assert answering.finish(lossy.finished(lossy.messages)) == [True, True]
     assert lossy.left(client) == ([], 0)
-    assert lossy.ledger.state("a").state == _base.ROW_DONE and lossy.kept("a") == b"r"
+    assert lossy.ledger.state("a").state == _ledger.ROW_DONE and lossy.kept("a") == b"r"
 
 
 def test_reply_without_bound_queue_finishes_its_row(both, client):
     take_new(both, "a")
     assert both.end(*both.messages, key="nobody") == [True]
-    assert both.ledger.state("a").state == _base.ROW_DONE
+    assert both.ledger.state("a").state == _ledger.ROW_DONE
     assert both.left(client) == ([], 0)
 
 
@@ -114,7 +116,7 @@ def test_worker_taken_for_dead_finishes_its_request(both, client):
     assert both.store.size("q") == 1
     assert both.end(*both.messages) == [True]
     claim = both.take(2)[1]
-    assert claim == _base.Claim("DONE", 1, both.ledger.state("a").result)
+    assert claim == _ledger.Claim("DONE", 1, both.ledger.state("a").result)
     both.messages[1].ack()
     assert both.left(client) == ([], 0)
 
@@ -217,7 +219,7 @@ def test_body_of_large_message_is_deleted_with_its_message(both, client, end):
 
 def test_resent_large_result_leaves_no_body(lossy, both, client):
     take_new(lossy, "a")
-    lossy.lose(_redis_scripts.SCRIPTS["finish_requests"])
+    lossy.lose(redis_scripts.SCRIPTS["finish_requests"])
     told = lossy.finished(lossy.messages, result=LARGE.encode())
     with pytest.raises(LOST):
         lossy.store.finish(told)
@@ -276,7 +278,7 @@ def test_body_is_swept_with_its_row(redis_url, client):
 
 def test_body_that_expired_before_its_script_is_sent_inline(both, client, monkeypatch):
     """Either there was no memory for the body, or it expired before its script ran."""
-    monkeypatch.setattr(_redis, "_UNUSED_BODY_MILLISECONDS", 1)
+    monkeypatch.setattr(redis_broker, "_UNUSED_BODY_MILLISECONDS", 1)
     link_run = Link.run
 
     def late(link, step, after=()):

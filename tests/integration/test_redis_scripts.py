@@ -12,19 +12,19 @@ from redis import exceptions as errors
 
 from tests.support import brokers
 from wbengine._redis.lua_scripts import Step
-from wbengine.engines.worker_based.ledger import _base
-from wbengine.engines.worker_based.ledger import _ledger_scripts as ledger
-from wbengine.engines.worker_based.ledger._ledger_scripts import ClaimAttempt
-from wbengine.transports import _redis_scripts as transport
+from wbengine.transports import _ledger
 from wbengine.transports._broker import MAX_BATCH_BYTES
-from wbengine.transports._redis import RedisBroker
-from wbengine.transports._redis_link import Link, Place
+from wbengine.transports._redis import ledger_scripts as ledger
+from wbengine.transports._redis import redis_scripts as transport
+from wbengine.transports._redis.ledger_scripts import ClaimAttempt
+from wbengine.transports._redis.redis_broker import RedisBroker
+from wbengine.transports._redis.redis_link import Link, Place
 
 T = TypeVar("T")
 
 ATTEMPT = ClaimAttempt("a", 1, "w", "claim 1")
-OPEN = _base.Row("a", 1, _base.ROW_OPEN)
-CLAIMED = _base.Row("a", 1, _base.ROW_CLAIMED, "w")
+OPEN = _ledger.Row("a", 1, _ledger.ROW_OPEN)
+CLAIMED = _ledger.Row("a", 1, _ledger.ROW_CLAIMED, "w")
 
 
 class Server:
@@ -110,11 +110,11 @@ class Server:
 
     def open(self, *rows: tuple[str, int], session: int = 0) -> Any:
         rows = rows or (("a", 1),)
-        fenced_rows = [(*row, _base.NO_FENCE) for row in rows]
+        fenced_rows = [(*row, _ledger.NO_FENCE) for row in rows]
         return self(ledger.open_rows("u", session, "digest", fenced_rows, ""))
 
     def revoke(self, *rows: tuple[str, int | None]) -> Any:
-        return self(ledger.revoke_rows([(*row, _base.NO_FENCE) for row in rows]))
+        return self(ledger.revoke_rows([(*row, _ledger.NO_FENCE) for row in rows]))
 
     def open_and_publish(
         self, row: transport.OpenedRow, session: int = 0, life: int = 1, **batch: Any
@@ -125,7 +125,7 @@ class Server:
     def claim(self, attempt: ClaimAttempt = ATTEMPT, session: int = 0) -> Any:
         return self(ledger.claim("u", session, attempt))
 
-    def row(self, id: str = "a") -> _base.Row | None:
+    def row(self, id: str = "a") -> _ledger.Row | None:
         return self(ledger.read_rows([id]))[0]
 
     def finish(
@@ -279,12 +279,12 @@ def test_open_and_publish_does_not_repeat_an_executed_attempt(server: Server) ->
 def test_open_and_publish_replaces_only_open_rows_of_lower_epochs(server: Server) -> None:
     server.open(("a", 7))
     server.open_and_publish(transport.OpenedRow("a", 1, 1, ""))
-    assert server.row() == _base.Row("a", 7, _base.ROW_OPEN)
+    assert server.row() == _ledger.Row("a", 7, _ledger.ROW_OPEN)
     server.open_and_publish(transport.OpenedRow("a", 8, 2, ""))
-    assert server.row() == _base.Row("a", 8, _base.ROW_OPEN)
+    assert server.row() == _ledger.Row("a", 8, _ledger.ROW_OPEN)
     server.claim(ClaimAttempt("a", 8, "w", "1"))
     server.open_and_publish(transport.OpenedRow("a", 9, 3, ""))
-    assert server.row() == _base.Row("a", 8, _base.ROW_CLAIMED, "w")
+    assert server.row() == _ledger.Row("a", 8, _ledger.ROW_CLAIMED, "w")
 
 
 def test_open_and_publish_is_refused_like_publish(server: Server) -> None:
@@ -323,7 +323,7 @@ def test_take_claims_rows_and_obeys_limits_of_groups(server: Server) -> None:
     assert second.claim == transport.ClaimReply("MISSING", 1, None, b"", None)
     assert third == transport.TakenEntry(0, "q", "3", b"no label", None)
     assert server.row("a") == CLAIMED
-    assert server.row("b") == _base.Row("b", 1, _base.ROW_OPEN)
+    assert server.row("b") == _ledger.Row("b", 1, _ledger.ROW_OPEN)
     assert server.size("q") == 1
 
 
@@ -449,7 +449,7 @@ def test_leave_requeues_messages_and_keeps_data_with_messages(server: Server) ->
     server.take(1, number="3")
     assert not server(transport.leave("c", ["2", "3:3"]))
     assert [server.row(id).state for id in "abc"] == [  # type: ignore[union-attr]
-        _base.ROW_CLAIMED, _base.ROW_OPEN, _base.ROW_OPEN,
+        _ledger.ROW_CLAIMED, _ledger.ROW_OPEN, _ledger.ROW_OPEN,
     ]  # fmt: skip
     assert [entry.number for entry in server.take(number="4")] == ["1r", "2", "3"]
 
@@ -477,7 +477,7 @@ def test_finish_requests_stores_publishes_acknowledges_and_takes(server: Server)
     assert [(entry.number, entry.claim.verdict) for entry in result.taken if entry.claim] == [
         ("2", "GRANTED")
     ]
-    assert server.row() == _base.Row("a", 1, _base.ROW_DONE, None, b"reply")
+    assert server.row() == _ledger.Row("a", 1, _ledger.ROW_DONE, None, b"reply")
     assert server.size("replies") == 1
     assert server.numbers() == ["2"]
     assert server.finish().result == transport.Finished([1], None)  # sent again
@@ -571,7 +571,7 @@ def test_reconcile_reverses_only_the_given_claims(server: Server) -> None:
     server.claim(ClaimAttempt("b", 1, "w", "another claim"))
     server(ledger.reconcile("u", 1, [ATTEMPT, ClaimAttempt("b", 1, "w", "unknown")]))
     assert server.row("a") == OPEN
-    assert server.row("b") == _base.Row("b", 1, _base.ROW_CLAIMED, "w")
+    assert server.row("b") == _ledger.Row("b", 1, _ledger.ROW_CLAIMED, "w")
 
 
 def test_close_deletes_the_ledger_with_its_last_user_unless_rows_exist(server: Server) -> None:
@@ -620,8 +620,8 @@ def test_list_rows_returns_pages_in_order_of_time_and_id(server: Server) -> None
     server.client.zadd(server.key("rows"), {"a": 5, "b": 5})
     pages = [server(ledger.list_rows("-inf", "", 1)), server(ledger.list_rows("5", "a", 10))]
     assert [[(at, row.id, row.state) for at, row in page] for page in pages] == [
-        [(5, "a", _base.ROW_CLAIMED)],
-        [(5, "b", _base.ROW_OPEN)],
+        [(5, "a", _ledger.ROW_CLAIMED)],
+        [(5, "b", _ledger.ROW_OPEN)],
     ]
 
 
@@ -681,7 +681,7 @@ def test_full_server_finishes_requests_and_takes_the_next_ones(full: Server) -> 
     result = full.finish(order=order).result
     assert result is not None and result.taken is not None
     assert (result.counts, len(result.taken)) == ([1], 1)
-    assert full.row() == _base.Row("a", 1, _base.ROW_DONE, None, b"reply")
+    assert full.row() == _ledger.Row("a", 1, _ledger.ROW_DONE, None, b"reply")
     assert full.size("replies") == 1
 
 
@@ -700,7 +700,7 @@ def test_full_server_finishes_requests_and_takes_the_next_ones(full: Server) -> 
         ledger.finish_rows("w", "", [("a", 1, b"result")]),
         ledger.release("u", 0, "a", 1, "w"),
         ledger.reopen("a", 2),
-        ledger.revoke_rows([("b", 1, _base.NO_FENCE)]),
+        ledger.revoke_rows([("b", 1, _ledger.NO_FENCE)]),
         ledger.drop_rows(["a"]),
     ],
     ids=lambda step: next(

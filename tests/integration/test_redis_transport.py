@@ -19,9 +19,10 @@ from tests.support import brokers, python, server_kinds, tcp_proxy
 from tests.support.redis_ends import SOON, End
 from tests.support.workers import until
 from wbengine import exceptions
-from wbengine.transports import _redis as transport
-from wbengine.transports import _redis_wait, resolve
-from wbengine.transports._redis_link import LOST, Link, Place
+from wbengine.transports import resolve
+from wbengine.transports._redis import redis_broker as transport
+from wbengine.transports._redis import redis_wait
+from wbengine.transports._redis.redis_link import LOST, Link, Place
 
 
 def waiting(client):
@@ -157,12 +158,12 @@ def _raw(end, body):
 
 
 def test_waiting_consumer_sends_few_commands(ends, monkeypatch, client):
-    monkeypatch.setattr(_redis_wait, "POLL_SECONDS", 0.2)
+    monkeypatch.setattr(redis_wait, "POLL_SECONDS", 0.2)
     taker = ends().queue("q", "k").consume("q")
     taker.assert_no_message(0.3)
     before, began = client.info("stats")["total_commands_processed"], time.monotonic()
     taker.assert_no_message(0.8)
-    looks = 1 + (time.monotonic() - began) / _redis_wait.POLL_SECONDS
+    looks = 1 + (time.monotonic() - began) / redis_wait.POLL_SECONDS
     after = client.info("stats")["total_commands_processed"]
     # Commands within scripts count, and consumers sometimes check for dead ones.
     assert after - before < 40 * looks
@@ -345,7 +346,7 @@ def test_stalled_or_cut_connection_is_detected(redis_url, redis_server, ends, fa
 def test_message_lost_in_transit_is_requeued_without_redelivery_mark(
     redis_url, redis_server, ends, dropper
 ):
-    from wbengine.transports import _redis_scripts
+    from wbengine.transports._redis import redis_scripts
 
     taker = ends(redis_url.replace(f":{redis_server.port}/", f":{dropper.port}/"))
     taker.queue("q", "k")
@@ -354,7 +355,7 @@ def test_message_lost_in_transit_is_requeued_without_redelivery_mark(
     taker.consume("q", ack=False, prefetch=3)
     taker.drain(1)
     sender.send("second")
-    dropper.drop_reply_to = _redis_scripts.SCRIPTS["take"].digest.encode()
+    dropper.drop_reply_to = redis_scripts.SCRIPTS["take"].digest.encode()
     with pytest.raises(LOST):
         while True:
             with contextlib.suppress(TimeoutError):

@@ -13,9 +13,9 @@ from tests.support.workers import until
 from wbengine import engines, exceptions, states
 from wbengine.engines.worker_based._connections import consumer_loop
 from wbengine.engines.worker_based.executor import WorkerTaskExecutor
-from wbengine.engines.worker_based.ledger import _ledger_scripts as steps
 from wbengine.patterns import linear_flow, unordered_flow
-from wbengine.transports import _redis_scripts
+from wbengine.transports._redis import ledger_scripts as steps
+from wbengine.transports._redis import redis_scripts
 
 #: Maximum memory of an idle worker, in megabytes.
 LIMIT = 60
@@ -40,7 +40,7 @@ def test_requests_are_claimed_without_separate_claim_calls(redis_url, client):
     client.script_flush()  # other tests have loaded the script
     with workers.worker_in_thread(str(redis_url), sample_tasks.Nothing):
         load(flow, redis_url).run()
-        claim, take = steps.SCRIPTS["claim"].digest, _redis_scripts.SCRIPTS["take"].digest
+        claim, take = steps.SCRIPTS["claim"].digest, redis_scripts.SCRIPTS["take"].digest
         assert client.script_exists(claim, take) == [False, True]
 
 

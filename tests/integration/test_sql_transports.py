@@ -12,10 +12,9 @@ import pytest
 from tests.support import forks, servers, sql_ends, tcp_proxy
 from tests.support.sql_ends import Database, finish, publish, take
 from tests.support.waiting import until
-from wbengine.engines.worker_based.ledger import _base
-from wbengine.transports import _encoding
+from wbengine.transports import _encoding, _ledger
 from wbengine.transports._broker import Frame
-from wbengine.transports._sql_broker import SQLBroker
+from wbengine.transports._sql.sql_broker import SQLBroker
 
 
 @pytest.fixture(params=["postgresql", "mysql"])
@@ -96,7 +95,7 @@ def test_take_during_outage_is_undone_by_next_connection(database: Database, los
         lossy.lose_commit(worker)
         taking = pool.submit(worker.take_many, [(10, ["q"])])
         until(lambda: database.messages()[0][0])
-        assert database.ledger.state("a") == _base.Row("a", 1, "claimed", "w")
+        assert database.ledger.state("a") == _ledger.Row("a", 1, "claimed", "w")
         lossy.proxy.refuse()
         lossy.proxy.cut()
         with pytest.raises(worker.recoverable_connection_errors):
@@ -106,7 +105,7 @@ def test_take_during_outage_is_undone_by_next_connection(database: Database, los
     lossy.proxy.accept()
     lossy.open("w")
     assert database.messages() == [(None, False)]
-    assert database.ledger.state("a") == _base.Row("a", 1, "open")
+    assert database.ledger.state("a") == _ledger.Row("a", 1, "open")
 
 
 def test_close_after_end_of_session_logs_no_error(
@@ -189,7 +188,7 @@ def test_consumer_that_is_treated_as_dead_takes_nothing(database: Database) -> N
 
 def test_request_opened_without_reply_is_published_once(database: Database, lossy: Lossy) -> None:
     headers = {"wbe-ledger": database.ledger.digest, "wbe-epoch": 1}
-    rows = [_base.Opening("a", 1)]
+    rows = [_ledger.Opening("a", 1)]
     frames = [Frame("", "q", 0, _encoding.label(b"a?", headers, "a"))]
     engine = lossy.open()
     assert publish(engine, b"x", "answers")  # This reads the routing.
@@ -219,12 +218,12 @@ def test_result_without_reply_can_be_finished_again(database: Database, lossy: L
     lossy.call(
         worker,
         lambda: worker.finish(finish(message)),
-        lambda: database.ledger.state("a") == _base.Row("a", 1, "done", None, b"done"),
+        lambda: database.ledger.state("a") == _ledger.Row("a", 1, "done", None, b"done"),
     )
     worker.close()
     again = lossy.open("w")
     assert again.finish(finish(message)) == [True]
-    assert database.ledger.state("a") == _base.Row("a", 1, "done", None, b"done")
+    assert database.ledger.state("a") == _ledger.Row("a", 1, "done", None, b"done")
     assert take(again) == []
 
 
@@ -240,14 +239,14 @@ def test_next_requests_without_reply_are_requeued_unmarked(
     lossy.call(
         sender,
         lambda: sender._finish(finish(message), order),
-        lambda: database.ledger.state("b") == _base.Row("b", 1, "claimed", "w"),
+        lambda: database.ledger.state("b") == _ledger.Row("b", 1, "claimed", "w"),
     )
     assert order is not None
     worker.fail_taken(order)
     with pytest.raises(worker.recoverable_connection_errors):
         worker.refresh()
     worker.close()
-    assert database.ledger.state("b") == _base.Row("b", 1, "open")
+    assert database.ledger.state("b") == _ledger.Row("b", 1, "open")
     waiting = "SELECT again FROM wbe_messages WHERE queue = 'q' AND coalesce(consumer, '') = ''"
     assert database.ask(waiting) == [(False,)]
 
@@ -259,7 +258,9 @@ def test_terminated_session_changes_nothing(database: Database) -> None:
     before = database.ask("SELECT * FROM wbe_messages"), database.ledger.state("a")
     calls: list[Callable[[SQLBroker], Any]] = [
         lambda broker: broker.finish(finish(message)),
-        lambda broker: broker.open_and_publish([_base.Opening("b", 1)], [Frame("", "q", 0, b"b?")]),
+        lambda broker: broker.open_and_publish(
+            [_ledger.Opening("b", 1)], [Frame("", "q", 0, b"b?")]
+        ),
         lambda broker: broker.requeue(message),
         lambda broker: broker.settle_many([message]),
         lambda broker: broker.refuse(message),

@@ -15,7 +15,7 @@ import pytest
 from tests.support.waiting import until
 from wbengine import _sql
 from wbengine.persistence import backends, base, models
-from wbengine.transports import _folder
+from wbengine.transports._folder import folder_tables
 
 
 @contextlib.contextmanager
@@ -109,18 +109,18 @@ def test_child_continues_with_the_backend_of_its_parent(tmp_path: Path) -> None:
 def test_messages_of_a_killed_child_survive_the_parents_transport(
     tmp_path: Path,
 ) -> None:
-    def add(folder: _folder.Folder, name: str) -> None:
+    def add(folder: folder_tables.Folder, name: str) -> None:
         folder.write("INSERT INTO queue VALUES (?, NULL, 0)", (name,))
 
-    folder = _folder.open_folder(str(tmp_path))
+    folder = folder_tables.open_folder(str(tmp_path))
     add(folder, "parent")
     with forked(lambda: add(folder, "first"), lambda: add(folder, "second")) as run_again:
         folder.release()
-        other = _folder.open_folder(str(tmp_path))
+        other = folder_tables.open_folder(str(tmp_path))
         add(other, "other")
         other.release()
         run_again()
-    last = _folder.open_folder(str(tmp_path))
+    last = folder_tables.open_folder(str(tmp_path))
     names = {name for (name,) in last.read("SELECT name FROM queue")}
     last.release()
     assert names == {"parent", "first", "second", "other"}

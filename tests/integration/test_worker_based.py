@@ -299,7 +299,7 @@ def test_full_disk_delays_replies_but_loses_none(
         running.start()
         until(started.exists)
         with monkeypatch.context() as patch:
-            patch.setattr("wbengine.transports._folder.Folder.write_through", full)
+            patch.setattr("wbengine.transports._folder.folder_tables.Folder.write_through", full)
             release.touch()
             until(lambda: len(refused) > 5)
             assert running.is_alive()

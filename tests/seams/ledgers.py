@@ -15,8 +15,9 @@ import pytest
 
 from wbengine._concurrency import clocks
 from wbengine.engines.worker_based import ledger as ledgers
-from wbengine.engines.worker_based.ledger import _base, _memory
-from wbengine.transports import _folder, resolve
+from wbengine.transports import _ledger, resolve
+from wbengine.transports._folder import folder_tables
+from wbengine.transports._memory import memory_ledger
 
 __all__ = [
     "DONE",
@@ -58,24 +59,24 @@ KINDS: Final = ("memory", "dir", "redis", "sqlite", "postgresql")
 #: Those that other processes can open.
 DURABLE: Final = KINDS[1:]
 
-GRANTED: Final = _base.GRANTED
-DONE: Final = _base.DONE
-HELD: Final = _base.HELD
-STALE: Final = _base.STALE
-ROW_OPEN: Final = _base.ROW_OPEN
-ROW_CLAIMED: Final = _base.ROW_CLAIMED
-MISSING: Final = _base.MISSING
-ROW_DONE: Final = _base.ROW_DONE
-MAX_LISTED_ROWS: Final = _base.MAX_LISTED_ROWS
+GRANTED: Final = _ledger.GRANTED
+DONE: Final = _ledger.DONE
+HELD: Final = _ledger.HELD
+STALE: Final = _ledger.STALE
+ROW_OPEN: Final = _ledger.ROW_OPEN
+ROW_CLAIMED: Final = _ledger.ROW_CLAIMED
+MISSING: Final = _ledger.MISSING
+ROW_DONE: Final = _ledger.ROW_DONE
+MAX_LISTED_ROWS: Final = _ledger.MAX_LISTED_ROWS
 #: Owner of the rows that possibly ran before a Redis was restored from older data.
 FORGOTTEN: Final = "forgotten-by-redis"
-Claim = _base.Claim
-Fence = _base.Fence
-FencedRow = _base.FencedRow
-Ledger = _base.Ledger
-Page = _base.Page
-Row = _base.Row
-InMemory = _memory.MemoryLedger
+Claim = _ledger.Claim
+Fence = _ledger.Fence
+FencedRow = _ledger.FencedRow
+Ledger = _ledger.Ledger
+Page = _ledger.Page
+Row = _ledger.Row
+InMemory = memory_ledger.MemoryLedger
 
 open_ledger = ledgers.open_ledger
 
@@ -107,8 +108,8 @@ def snapshot(ledger: Ledger) -> Callable[[], None]:
             table.clear()
             table.update(old)
         for id, row in ledger._rows.items():
-            if row.state == _base.ROW_OPEN:
-                ledger._rows[id] = Row(id, row.epoch, _base.ROW_CLAIMED, FORGOTTEN)
+            if row.state == _ledger.ROW_OPEN:
+                ledger._rows[id] = Row(id, row.epoch, _ledger.ROW_CLAIMED, FORGOTTEN)
 
     return set_back
 
@@ -122,7 +123,7 @@ def of_broker(url: str | None, role: str = "engine", **options: Any) -> Ledger |
 def preloaded(place: str) -> None:
     """Import the modules of a ledger before processes are forked, without opening it."""
     if place.startswith("redis"):
-        import wbengine.engines.worker_based.ledger._redis  # noqa: F401
+        import wbengine.transports._redis.redis_ledger  # noqa: F401
 
 
 # Time.
@@ -188,7 +189,7 @@ def make_sweep_due(place: str) -> None:
     """Let the next process that opens the ledger delete stale rows, because the last sweep was long
     ago.
     """
-    kind, long = place.partition(":")[0], 2 * _base.SWEEP_PERIOD_SECONDS
+    kind, long = place.partition(":")[0], 2 * _ledger.SWEEP_PERIOD_SECONDS
     if kind == "dir":
         _folder_write(
             Path(place.removeprefix("dir://")), f"UPDATE about SET rows_swept = rows_swept - {long}"
@@ -220,7 +221,7 @@ def rows(folder: Path, state: str | None = None) -> list[str]:
 
 def simulate_reboot(patch: pytest.MonkeyPatch) -> None:
     """Simulate a reboot of the host after the last use of folders."""
-    patch.setattr(_folder, "_boot", lambda: "another")
+    patch.setattr(folder_tables, "_boot", lambda: "another")
 
 
 def make_heartbeat_older(folder: Path, holder: str, ago: float) -> None:

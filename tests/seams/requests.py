@@ -17,16 +17,10 @@ import pytest
 from wbengine.engines.worker_based import ledger as ledgers
 from wbengine.engines.worker_based._connections.sender import OutgoingMessage
 from wbengine.engines.worker_based._messages import envelope as env
-from wbengine.engines.worker_based.ledger import _base
-from wbengine.transports import (
-    _broker,
-    _filesystem,
-    _redis,
-    _redis_scripts,
-    _redis_wait,
-    _sql_broker,
-    resolve,
-)
+from wbengine.transports import _broker, _ledger, resolve
+from wbengine.transports._folder import folder_broker
+from wbengine.transports._redis import redis_broker, redis_scripts, redis_wait
+from wbengine.transports._sql import sql_broker
 
 __all__ = [
     "ANSWERS",
@@ -43,9 +37,9 @@ __all__ = [
 #: Brokers with their ledgers.
 KINDS: Final = ("memory", "filesystem", "redis", "postgresql", "mysql")
 
-Claim = _base.Claim
-Fence = _base.Fence
-Row = _base.Row
+Claim = _ledger.Claim
+Fence = _ledger.Fence
+Row = _ledger.Row
 
 #: Default queues of requests and of replies.
 QUEUE: Final = "q"
@@ -75,7 +69,7 @@ class Requests:
         opened = ledgers.choose(ledger, target, "worker" if name else "engine")
         assert opened is not None
         self.name = name
-        self.ledger: _base.Ledger = opened
+        self.ledger: _ledger.Ledger = opened
         #: Whether the broker has the rows.
         self.has_rows = ledger is None
         if self.has_rows:
@@ -97,11 +91,11 @@ class Requests:
         if not self.has_rows:
             self.ledger.open_many(rows)
             return self.publish(*rows, **message)
-        return self.open_again([_base.Opening(*row) for row in rows], **message)
+        return self.open_again([_ledger.Opening(*row) for row in rows], **message)
 
-    def opening(self, id: str, epoch: int = 1, fence: _base.Fence = _base.NO_FENCE) -> Any:
+    def opening(self, id: str, epoch: int = 1, fence: _ledger.Fence = _ledger.NO_FENCE) -> Any:
         """Return the row for `open_again`."""
-        return _base.Opening(id, epoch, fence)
+        return _ledger.Opening(id, epoch, fence)
 
     def open_again(self, opened: Sequence[Any], **message: Any) -> list[int]:
         """Open rows and publish their requests in one step, perhaps after one without a reply."""
@@ -234,7 +228,7 @@ class Requests:
         if self.ledger.finish(id, epoch, self.name, reply.head + reply.body):
             return True
         row = self.ledger.state(id)
-        return row is None or (row.epoch == epoch and row.state == _base.ROW_DONE)
+        return row is None or (row.epoch == epoch and row.state == _ledger.ROW_DONE)
 
     def settle(self, *messages: Taken) -> bool:
         """Acknowledge messages. Return False if any was lost."""
@@ -288,12 +282,12 @@ class Requests:
 
     def die(self) -> None:
         """Lose the connection as if this process had died."""
-        if isinstance(self.broker, _filesystem.FileBroker):
+        if isinstance(self.broker, folder_broker.FileBroker):
             assert self.broker._liveness_file is not None
             self.broker._liveness_file.abandon()
-        elif isinstance(self.broker, _redis.RedisBroker):
-            self.broker._run(_redis_scripts.leave(self.broker._consumer_name, ()))
-        elif isinstance(self.broker, _sql_broker.SQLBroker):
+        elif isinstance(self.broker, redis_broker.RedisBroker):
+            self.broker._run(redis_scripts.leave(self.broker._consumer_name, ()))
+        elif isinstance(self.broker, sql_broker.SQLBroker):
             silent = "UPDATE wbe_consumers SET beat = 0 WHERE name = %(name)s"
             self.broker._run(silent, {"name": self.broker._name})
         else:
@@ -301,9 +295,9 @@ class Requests:
 
     def notice_deaths(self) -> None:
         """Requeue the messages of dead connections."""
-        if isinstance(self.broker, _filesystem.FileBroker):
+        if isinstance(self.broker, folder_broker.FileBroker):
             self.broker._sweep_dead()
-        elif isinstance(self.broker, _sql_broker.SQLBroker):
+        elif isinstance(self.broker, sql_broker.SQLBroker):
             self.broker._sweep()
 
 
@@ -311,6 +305,6 @@ class Requests:
 def no_polling() -> Iterator[None]:
     """Let consumers that servers notify, but miss a wake-up, wait for a minute."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_redis_wait, "POLL_SECONDS", 60)
-        patch.setattr(_sql_broker, "_REPORT_SECONDS", 60.0)
+        patch.setattr(redis_wait, "POLL_SECONDS", 60)
+        patch.setattr(sql_broker, "_REPORT_SECONDS", 60.0)
         yield

@@ -23,8 +23,10 @@ from wbengine.engines.worker_based import proxy
 from wbengine.engines.worker_based._connections.sender import OutgoingMessage
 from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.transports import _broker as broker
-from wbengine.transports import _filesystem, _redis_wait, resolve
+from wbengine.transports import resolve
 from wbengine.transports._broker import MAX_BATCH_BYTES
+from wbengine.transports._folder import folder_broker
+from wbengine.transports._redis import redis_wait
 
 __all__ = [
     "FOLDERS",
@@ -412,7 +414,7 @@ class Folder:
     def messages(self, queue: str) -> list[bytes]:
         """Return the data of the messages in a queue, including unacknowledged ones, in order."""
         which = "FROM message WHERE queue = ? ORDER BY place, n"
-        rows = self._ask(f"SELECT {_filesystem._DATA} {which}", queue)
+        rows = self._ask(f"SELECT {folder_broker._DATA} {which}", queue)
         return [data for (data,) in rows]
 
     def put(self, queue: str, data: bytes) -> None:
@@ -466,7 +468,7 @@ class Folder:
 def no_polling() -> Iterator[None]:
     """Let a Redis consumer that misses a wake-up wait for a minute."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_redis_wait, "POLL_SECONDS", 60)
+        patch.setattr(redis_wait, "POLL_SECONDS", 60)
         yield
 
 

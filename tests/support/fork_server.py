@@ -75,10 +75,10 @@ PRELOADED = (
     "wbengine.persistence.backends._directory",
     "wbengine.steps",
     "wbengine.telemetry._programs",
-    "wbengine.transports._amqp_kind",
-    "wbengine.transports._filesystem",
-    "wbengine.transports._folder_kind",
-    "wbengine.transports._redis_kind",
+    "wbengine.transports._amqp.amqp_kind",
+    "wbengine.transports._folder.folder_broker",
+    "wbengine.transports._folder.folder_kind",
+    "wbengine.transports._redis.redis_kind",
     "wbengine.views.flow_status",
 )
 MAX_DESCRIPTORS = 250

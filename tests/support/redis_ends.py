@@ -12,9 +12,9 @@ import pytest
 
 from tests.seams import transports
 from wbengine.engines.worker_based import ledger as ledgers
-from wbengine.engines.worker_based.ledger import _redis
-from wbengine.transports import _redis_link, resolve
+from wbengine.transports import resolve
 from wbengine.transports._broker import Finish
+from wbengine.transports._redis import redis_ledger, redis_link
 
 #: Timeout in seconds, far shorter than the poll interval of a client with the fixture `patient`:
 #: a : message in time was not found by polling.
@@ -104,7 +104,7 @@ class End:
 
 def hurry(link, seconds):
     """Shorten the timeout of an existing connection."""
-    _redis_link._set_system_timeout(link._connection._sock, seconds)
+    redis_link._set_system_timeout(link._connection._sock, seconds)
 
 
 class Taker:
@@ -112,7 +112,7 @@ class Taker:
         self.url = url
         self.target = resolve(str(url), None, {"dead_after": 600}, exchange=exchange)
         self.ledger = ledgers.for_target(self.target, **ledger)
-        assert isinstance(self.ledger, _redis.RedisLedger)
+        assert isinstance(self.ledger, redis_ledger.RedisLedger)
         self.target.rows.ledger, self.target.rows.holder = self.ledger, holder
         self.connection = transports.OwnConnection(self.target)
         self.channel = self.connection.channel()

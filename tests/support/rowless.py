@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from wbengine.transports._kinds import Target
-from wbengine.transports._memory import MemoryKind
+from wbengine.transports._memory.memory_broker import MemoryKind
 
 #: Scheme of its URLs.
 NAME: Final = "rowless"

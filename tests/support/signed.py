@@ -11,7 +11,8 @@ from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.engines.worker_based._messages import headers as hd
 from wbengine.engines.worker_based._messages import notices, signing, worker_commands
-from wbengine.transports import _amqp_frames, _broker, _encoding
+from wbengine.transports import _broker, _encoding
+from wbengine.transports._amqp import amqp_frames
 
 TOPIC = "me"
 AUDIENCE = (TOPIC, env.ALL_WORKERS, env.ALL_ENGINES, "t.queue")
@@ -69,8 +70,8 @@ def received(sent: env.Envelope, layout: str = "json") -> Any:
     message = read(sealed(sent))
     if layout == "json":
         return message
-    head = _amqp_frames.table(sent.signed_headers)
-    message.headers, _ = _amqp_frames._table(head, 0)
+    head = amqp_frames.table(sent.signed_headers)
+    message.headers, _ = amqp_frames._table(head, 0)
     return message
 
 

@@ -8,11 +8,10 @@ from typing import Any
 
 from tests.support import servers
 from wbengine.engines.worker_based import ledger as ledgers
-from wbengine.engines.worker_based.ledger import _base
-from wbengine.transports import _encoding, resolve
+from wbengine.transports import _encoding, _ledger, resolve
 from wbengine.transports._broker import Delivery, Finish, Frame
-from wbengine.transports._sql_broker import SQLBroker
-from wbengine.transports._sql_session import Place
+from wbengine.transports._sql.sql_broker import SQLBroker
+from wbengine.transports._sql.sql_session import Place
 
 DEAD_AFTER_SECONDS = 10.0
 
@@ -26,7 +25,7 @@ class Database:
         self.stack = contextlib.ExitStack()
         ledger = ledgers.for_target(resolve(url))
         assert ledger is not None
-        self.ledger: _base.Ledger = ledger
+        self.ledger: _ledger.Ledger = ledger
         self.stack.callback(ledger.close)
         self.admin = self.stack.enter_context(contextlib.closing(self.connect(autocommit=True)))
 

@@ -17,9 +17,9 @@ import pytest
 from amqp import serialization
 
 from tests.unit.amqp_frames import delivered
-from wbengine.transports import _amqp_frames as frames
-from wbengine.transports._amqp_connection import AmqpChannel, AmqpConnection
-from wbengine.transports._amqp_socket import AmqpSocket
+from wbengine.transports._amqp import amqp_frames as frames
+from wbengine.transports._amqp.amqp_connection import AmqpChannel, AmqpConnection
+from wbengine.transports._amqp.amqp_socket import AmqpSocket
 
 
 class Ends:

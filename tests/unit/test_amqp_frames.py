@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.amqp_frames import MOST, Peer, delivered, written
-from wbengine.transports import _amqp_frames as delivery
-from wbengine.transports import _amqp_frames as frames
+from wbengine.transports._amqp import amqp_frames as delivery
+from wbengine.transports._amqp import amqp_frames as frames
 
 SHORT = st.text(max_size=60)
 

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 from amqp import exceptions as amqp_errors
 
-from wbengine.transports import _amqp_frames as frames
-from wbengine.transports import _amqp_socket
+from wbengine.transports._amqp import amqp_frames as frames
+from wbengine.transports._amqp import amqp_socket
 
 #: More bytes than the buffers of the system accept.
 MUCH = bytes(range(256)) * 400
@@ -49,7 +49,7 @@ class Ends:
             each.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         if wrap is not None:
             ours, self.theirs = wrap(ours, self.theirs)
-        self.ours = _amqp_socket.AmqpSocket(Opened(ours))
+        self.ours = amqp_socket.AmqpSocket(Opened(ours))
         self.ours.connect()
         self.woken = threading.Event()
         self.ours.wake = self.woken.set
@@ -124,7 +124,7 @@ def test_flush_by_another_thread_never_blocks_and_wakes_the_owner(ends: Ends) ->
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_amqp_socket, "STALL_SECONDS", 0.05)
+    monkeypatch.setattr(amqp_socket, "STALL_SECONDS", 0.05)
 
 
 @pytest.mark.usefixtures("impatient")

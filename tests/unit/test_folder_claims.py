@@ -13,8 +13,8 @@ from tests.seams.ledgers import make_heartbeat_older
 from tests.seams.requests import Requests
 from tests.seams.transports import Folder
 from wbengine import exceptions
-from wbengine.transports import _filesystem
 from wbengine.transports._broker import Delivery, Frame
+from wbengine.transports._folder import folder_broker
 
 Connect = Callable[..., Requests]
 
@@ -66,7 +66,7 @@ def test_failed_finish_changes_nothing_and_can_be_repeated(
     batch = worker.batch(*((taken, b"r") for taken in worker.take()))
     unwritable: Any = float("nan")
     damaged = batch[2]._replace(reply=Frame("", "answers", unwritable, b""))
-    monkeypatch.setattr(_filesystem, "batches_of", lambda items, *others: [items])
+    monkeypatch.setattr(folder_broker, "batches_of", lambda items, *others: [items])
     with pytest.raises(exceptions.TransportFailure):
         worker.broker.finish([*batch[:2], damaged])
     assert Folder(root).messages("answers") == [] and len(Folder(root).messages("q")) == 3

@@ -10,12 +10,12 @@ import pytest
 from tests.support.waiting import until
 from wbengine import exceptions
 from wbengine.engines.worker_based._worker_side import heartbeat
-from wbengine.engines.worker_based.ledger import _memory
+from wbengine.transports._memory import memory_ledger
 
 PERIOD = heartbeat.PERIOD_SECONDS
 
 
-class Unreachable(_memory.MemoryLedger):
+class Unreachable(memory_ledger.MemoryLedger):
     """Ledger whose heartbeats can fail."""
 
     is_unreachable = False

@@ -20,9 +20,10 @@ from wbengine.engines.worker_based._engine_side.locked_tracker import FlowGuards
 from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.engines.worker_based._messages import headers as hd
 from wbengine.engines.worker_based._requests import tracker
-from wbengine.engines.worker_based.ledger import _base as ledgers
-from wbengine.engines.worker_based.ledger import _sql, open_ledger
-from wbengine.engines.worker_based.ledger._memory import MemoryLedger
+from wbengine.engines.worker_based.ledger import open_ledger
+from wbengine.transports import _ledger as ledgers
+from wbengine.transports._memory.memory_ledger import MemoryLedger
+from wbengine.transports._sql import sql_ledger
 from wbengine.types.failure import Failure
 
 
@@ -227,7 +228,7 @@ def test_first_claim_of_a_worker_stores_its_heartbeat_first(
     """A claim without a heartbeat fails, and takes further statements."""
     place = f"sqlite:///{tmp_path}/ledger.db"
     with contextlib.closing(open_ledger(place)) as ledger:
-        assert isinstance(ledger, _sql.SQLLedger)
+        assert isinstance(ledger, sql_ledger.SQLLedger)
         ledger.open_many([("a", 1), ("b", 1)])
         actions: list[str] = []
         execute = ledger._execute

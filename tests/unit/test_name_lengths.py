@@ -13,12 +13,12 @@ from wbengine._sql import dialects
 from wbengine.conductors import backends as conductors
 from wbengine.engines.worker_based import executor, worker
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based.ledger import _base as ledgers
 from wbengine.jobs import backends as boards
 from wbengine.jobs import base as jobs
 from wbengine.patterns import linear_flow
 from wbengine.persistence import models
 from wbengine.schedules import Schedule
+from wbengine.transports import _ledger as ledgers
 
 FLOW = "wbengine.patterns.linear_flow.Flow"
 

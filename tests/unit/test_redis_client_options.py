@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from wbengine._limits.redis_accounts import RedisStore
-from wbengine.engines.worker_based.ledger import _redis
 from wbengine.jobs.backends.impl_redis import RedisJobBoard
 from wbengine.transports import resolve
+from wbengine.transports._redis import redis_ledger
 
 URL = "rediss://h:7000/3?socket_timeout=2.5&ssl_min_version=TLSv1_3&client_name=shop"
 BOARD = {
@@ -34,7 +34,7 @@ def of_board(options: dict[str, Any]) -> Any:
 
 CLIENTS = [
     pytest.param(lambda: resolve(URL, None, {}).place.settings, id="transport"),
-    pytest.param(lambda: _redis.check(URL).settings, id="ledger"),
+    pytest.param(lambda: redis_ledger.check(URL).settings, id="ledger"),
     pytest.param(lambda: of_limits(URL), id="limits"),
     pytest.param(lambda: of_board({**BOARD, "ssl_min_version": "TLSv1_3"}), id="board"),
 ]

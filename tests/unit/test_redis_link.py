@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from redis import exceptions as errors
 
-from wbengine.transports import _redis_link
+from wbengine.transports._redis import redis_link
 
 
 class Connection:
@@ -31,7 +31,7 @@ class Connection:
 def test_connection_to_another_server_is_closed_after_its_first_reply() -> None:
     connection = Connection()
     place: Any = SimpleNamespace(connect=lambda: connection, tls=True, shown="redis://x")
-    link = _redis_link.Link(place)
+    link = redis_link.Link(place)
     with pytest.raises(errors.ConnectionError, match="the server is not a Redis"):
         link.send("PING")
     assert link.broken and not connection.is_open

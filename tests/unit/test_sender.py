@@ -20,7 +20,7 @@ from wbengine import exceptions as exc
 from wbengine.engines.worker_based._connections import sender as senders
 from wbengine.engines.worker_based._connections.sender import DeliveryHooks, OutgoingMessage
 from wbengine.engines.worker_based._messages import envelope as env
-from wbengine.transports import _memory
+from wbengine.transports._memory import memory_broker
 
 
 @pytest.fixture
@@ -115,14 +115,14 @@ def test_connection_lost_while_publishing_calls_the_uncertain_hook(
 ) -> None:
     """Messages without that hook are published again."""
     fails = [False, True]
-    put = _memory.MemoryBroker.put
+    put = memory_broker.MemoryBroker.put
 
     def flaky(self: Any, *args: Any, **options: Any) -> bool:
         if fails and fails.pop(0):
             raise ConnectionResetError("gone")
         return put(self, *args, **options)
 
-    monkeypatch.setattr(_memory.MemoryBroker, "put", flaky)
+    monkeypatch.setattr(memory_broker.MemoryBroker, "put", flaky)
     calls: list[str] = []
     place.put(1)
     place.put(2, after=lambda: calls.append("after"), uncertain=lambda: calls.append("uncertain"))

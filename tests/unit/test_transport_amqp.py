@@ -6,11 +6,12 @@ import ssl
 
 import pytest
 
-from wbengine.transports import _amqp_kind, resolve
+from wbengine.transports import resolve
+from wbengine.transports._amqp import amqp_kind
 
 
 def arguments(url: str, **options: object) -> dict[str, object]:
-    return _amqp_kind.arguments(url, None, options)[1]
+    return amqp_kind.arguments(url, None, options)[1]
 
 
 def test_heartbeat_is_ten_seconds_by_default_and_configurable() -> None:
@@ -45,7 +46,7 @@ def test_tls_checks_are_disabled_only_explicitly() -> None:
 
 
 def test_url_query_is_removed_and_unknown_options_are_rejected() -> None:
-    assert _amqp_kind.arguments("amqps://h/v?ssl_ca_certs=/a", None, {})[0] == "amqps://h/v"
+    assert amqp_kind.arguments("amqps://h/v?ssl_ca_certs=/a", None, {})[0] == "amqps://h/v"
     with pytest.raises(ValueError, match=r"got 'heartbeet' \(did you mean 'heartbeat'\?\)"):
         arguments("amqp://h//?heartbeet=1")
 

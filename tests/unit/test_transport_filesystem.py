@@ -24,8 +24,8 @@ from tests.support.workers import until
 from tests.unit import descriptors
 from wbengine import exceptions
 from wbengine._sqlite import sqlite_files
-from wbengine.transports import _fifos, _filesystem, _folder
 from wbengine.transports._broker import Frame
+from wbengine.transports._folder import fifos, folder_broker, folder_tables
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def test_queue_with_consumer_or_new_messages_does_not_expire(connect: Any, folde
     channel = declare(connection)
     for queue in ("filled", "empty"):
         declare(connection, queue)
-    folder.leave_unused(_filesystem.STALE_AFTER_SECONDS + 60)
+    folder.leave_unused(folder_broker.STALE_AFTER_SECONDS + 60)
     channel.broker.publish_many([Frame("", "filled", 0, b"x")])
     next(channel.broker.publish_many([Frame("", "filled", 0, b"x")]))
     channel.basic_consume(queue="q", no_ack=False, callback=print, consumer_tag="x")
@@ -220,14 +220,14 @@ def test_deleted_folder_is_reported_and_created_again(
 
 
 def test_discarded_queue_causes_no_wakeup(tmp_path: Path) -> None:
-    fifos = _fifos.QueueFifos(str(tmp_path), None, True)
-    fifos.add("kept")
-    fifos.add("discarded")
-    fifos.discard("discarded")
-    assert not fifos.is_notified()
-    _fifos.notify(str(tmp_path), "kept")
-    assert fifos.is_notified()
-    fifos.discard("kept")
+    watched = fifos.QueueFifos(str(tmp_path), None, True)
+    watched.add("kept")
+    watched.add("discarded")
+    watched.discard("discarded")
+    assert not watched.is_notified()
+    fifos.notify(str(tmp_path), "kept")
+    assert watched.is_notified()
+    watched.discard("kept")
 
 
 @pytest.mark.parametrize("what", ["removed", "full", "a file", "a link"])
@@ -312,7 +312,7 @@ def test_write_times_out_while_another_process_is_stopped(
     root: Path, monkeypatch: pytest.MonkeyPatch, channel: Any
 ) -> None:
     channel.publish(1)
-    monkeypatch.setattr(_folder, "_LOCK_TIMEOUT_SECONDS", 0.0)
+    monkeypatch.setattr(folder_tables, "_LOCK_TIMEOUT_SECONDS", 0.0)
     with writing(root) as process:
         with pytest.raises(exceptions.TransportFailure, match=f"process {process.pid} is writing"):
             channel.publish(2)
@@ -366,7 +366,7 @@ def test_disk_reserve_is_kept_for_replies_and_results(
     with contextlib.closing(ledgers.open_ledger(f"dir://{root}")) as ledger:
         ledger.open("a", 1)
         assert ledger.claim("a", 1, "w").granted
-        monkeypatch.setattr(_folder, "_RESERVE_BYTES", 1 << 62)
+        monkeypatch.setattr(folder_tables, "_RESERVE_BYTES", 1 << 62)
         with pytest.raises(exceptions.LedgerFailure, match="No space left"):
             ledger.open("b", 1)
         headers = {"wbe-ledger": ledger.digest, "wbe-epoch": 1}
@@ -380,8 +380,8 @@ def test_disk_reserve_is_kept_for_replies_and_results(
 def test_requests_on_a_full_disk_can_be_completed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_folder, "_RESERVE_BYTES", 8 << 20)  # of 16 MB
-    monkeypatch.setattr(_folder, "_CHECKPOINT_PAGES", 500)
+    monkeypatch.setattr(folder_tables, "_RESERVE_BYTES", 8 << 20)  # of 16 MB
+    monkeypatch.setattr(folder_tables, "_CHECKPOINT_PAGES", 500)
     with small_disk(tmp_path / "disk") as (what, _, _):
         if "tmpfs" not in what:
             pytest.skip("nothing may be mounted here")
@@ -433,8 +433,8 @@ def test_after_a_power_loss_open_requests_count_as_lost(
         opened.commit()  # The open connection preserves the write-ahead log.
         with contextlib.closing(ledgers.open_ledger(f"dir://{after}")) as ledger:
             told = ledger.claim("open", 1, "w2")
-            assert (told.verdict, told.holder) == (ledgers.HELD, _folder.LOST_OWNER)
-            assert ledger.silence(_folder.LOST_OWNER) is not None
+            assert (told.verdict, told.holder) == (ledgers.HELD, folder_tables.LOST_OWNER)
+            assert ledger.silence(folder_tables.LOST_OWNER) is not None
             assert ledger.claim("claimed", 1, "w2").holder == "w"
             assert ledger.claim("done", 1, "w2").result == b"r"
             assert ledger.reopen("open", 2) is None
@@ -468,7 +468,7 @@ def test_folder_of_another_format_is_rejected(
 
 def test_sqlite_secure_delete_is_disabled(root: Path) -> None:
     """Some builds of SQLite enable it, and would overwrite each deleted message."""
-    opened = _folder.open_folder(str(root))
+    opened = folder_tables.open_folder(str(root))
     assert opened.read("PRAGMA secure_delete") == [(0,)]
     opened.release()
 

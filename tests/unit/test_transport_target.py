@@ -184,7 +184,7 @@ def plugins(tmp_path, monkeypatch):
     (info / "entry_points.txt").write_text(
         "[wbengine.transports]\n"
         "missing = wbengine_missing_module:KIND\n"
-        "class = wbengine.transports._redis_kind:RedisKind\n"
+        "class = wbengine.transports._redis.redis_kind:RedisKind\n"
         "script = script_of_plugin:KIND\n"
     )
     (info.parent / "script_of_plugin.py").write_text("raise SystemExit(3)\n")

@@ -20,7 +20,7 @@ from tests.support import servers
 from wbengine.engines.worker_based import ledger as ledgers
 from wbengine.transports import _encoding, resolve
 from wbengine.transports._broker import Finish, Frame
-from wbengine.transports._rows import Opening
+from wbengine.transports._ledger import Opening
 
 #: Maximum number of requests of an engine that are not finished.
 IN_FLIGHT = 500

@@ -47,7 +47,7 @@ PARTS: dict[str, tuple[str, ...]] = {
         f"{_WIRE}._worker_side.jobs:ReplyFactory.succeeded",
         f"{_WIRE}._connections.amqp_confirms:PublisherConfirms.prepare",
         f"{_WIRE}._connections.sender:OutgoingMessage.encode",
-        "wbengine.transports._redis:RedisBroker.publish_with",
+        "wbengine.transports._redis.redis_broker:RedisBroker.publish_with",
     ),
     "decode": (
         f"{_WIRE}.protocol:Request.decode",
@@ -59,9 +59,9 @@ PARTS: dict[str, tuple[str, ...]] = {
         f"{_WIRE}._messages.request_messages:RequestMessage.from_message",
         f"{_WIRE}._messages.request_messages:Reply.from_message",
         f"{_WIRE}._messages.request_messages:Reply.value",
-        "wbengine.transports._amqp_connection:AmqpConnection.read",
+        "wbengine.transports._amqp.amqp_connection:AmqpConnection.read",
         "wbengine.transports._broker:Consumer.hold",
-        "wbengine.transports._redis:RedisBroker._process_wait",
+        "wbengine.transports._redis.redis_broker:RedisBroker._process_wait",
     ),
     "decisions": (
         f"{_WIRE}._requests.tracker:RequestTracker.submit",
@@ -92,9 +92,9 @@ PARTS: dict[str, tuple[str, ...]] = {
         f"{_WIRE}._connections.amqp_receiver:AmqpReceiver.drain",
         f"{_WIRE}._connections.amqp_sender:AmqpSender._publish",
         f"{_WIRE}._connections.amqp_confirms:ReplyPublisher.answer",
-        "wbengine.transports._filesystem:FileBroker._publish",
-        "wbengine.transports._filesystem:FileBroker._finish_part",
-        "wbengine.transports._filesystem:FileBroker.take_many",
+        "wbengine.transports._folder.folder_broker:FileBroker._publish",
+        "wbengine.transports._folder.folder_broker:FileBroker._finish_part",
+        "wbengine.transports._folder.folder_broker:FileBroker.take_many",
     ),
     "task": (f"{_WIRE}.endpoint:Endpoint.begin",),
     "run loop and records": (
@@ -115,15 +115,15 @@ PARTS: dict[str, tuple[str, ...]] = {
         "wbengine._concurrency.thread_pools:Pool.submit",
     ),
     BROKER: (
-        "wbengine.transports._redis_link:Link.send_all",
-        "wbengine.transports._redis_link:Link.receive",
-        "wbengine.transports._redis_wait:BlockingWait._ready",
-        "wbengine.transports._amqp_socket:AmqpSocket.flush",
-        "wbengine.transports._amqp_socket:AmqpSocket.fill",
-        "wbengine.transports._amqp_connection:AmqpConnection._poll_for",
-        "wbengine.transports._folder:Folder._do",
-        "wbengine.transports._fifos:notify",
-        "wbengine.transports._fifos:QueueFifos.wait",
+        "wbengine.transports._redis.redis_link:Link.send_all",
+        "wbengine.transports._redis.redis_link:Link.receive",
+        "wbengine.transports._redis.redis_wait:BlockingWait._ready",
+        "wbengine.transports._amqp.amqp_socket:AmqpSocket.flush",
+        "wbengine.transports._amqp.amqp_socket:AmqpSocket.fill",
+        "wbengine.transports._amqp.amqp_connection:AmqpConnection._poll_for",
+        "wbengine.transports._folder.folder_tables:Folder._do",
+        "wbengine.transports._folder.fifos:notify",
+        "wbengine.transports._folder.fifos:QueueFifos.wait",
     ),
     "lock waits": recording.LOCKS,
 }
@@ -136,23 +136,27 @@ WAITS = {
 }
 #: Waits for a message of the other process.
 RECEIVES = frozenset({
-    "wbengine.transports._redis_wait:BlockingWait._ready",
-    "wbengine.transports._amqp_connection:AmqpConnection._poll_for",
-    "wbengine.transports._fifos:QueueFifos.wait",
+    "wbengine.transports._redis.redis_wait:BlockingWait._ready",
+    "wbengine.transports._amqp.amqp_connection:AmqpConnection._poll_for",
+    "wbengine.transports._folder.fifos:QueueFifos.wait",
 })  # fmt: skip
 #: Function that publishes -> the call in it that sends the message.
 SENDS = {
-    "wbengine.transports._redis:RedisBroker.publish_with": (
-        "wbengine.transports._redis_link:Link.send_all"
+    "wbengine.transports._redis.redis_broker:RedisBroker.publish_with": (
+        "wbengine.transports._redis.redis_link:Link.send_all"
     ),
     f"{_WIRE}._connections.amqp_sender:AmqpSender._publish": (
-        "wbengine.transports._amqp_socket:AmqpSocket.flush"
+        "wbengine.transports._amqp.amqp_socket:AmqpSocket.flush"
     ),
     f"{_WIRE}._connections.amqp_confirms:ReplyPublisher.answer": (
-        "wbengine.transports._amqp_socket:AmqpSocket.flush"
+        "wbengine.transports._amqp.amqp_socket:AmqpSocket.flush"
     ),
-    "wbengine.transports._filesystem:FileBroker._publish": "wbengine.transports._fifos:notify",
-    "wbengine.transports._filesystem:FileBroker._finish_part": "wbengine.transports._fifos:notify",
+    "wbengine.transports._folder.folder_broker:FileBroker._publish": (
+        "wbengine.transports._folder.fifos:notify"
+    ),
+    "wbengine.transports._folder.folder_broker:FileBroker._finish_part": (
+        "wbengine.transports._folder.fifos:notify"
+    ),
 }
 
 _PART = {name: part for part, names in PARTS.items() for name in names}

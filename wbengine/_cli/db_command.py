@@ -69,7 +69,7 @@ def create(context: contexts.Context, worker_role: str | None) -> None:
         ledgers.open_ledger(place).close()
         created["ledger"] = ledgers.shown(place, broker)
     if worker_role is not None:
-        rights = object_names.load("wbengine.transports._postgresql_rights")
+        rights = object_names.load("wbengine.transports._sql.postgresql_rights")
         rights.grant_to_worker(broker.place, worker_role)
         created["worker role"] = worker_role
     printer.document("db-create/1", {name.replace(" ", "_"): created[name] for name in created})

@@ -12,7 +12,8 @@ from typing import Final
 from wbengine._sqlite import sqlite_files
 from wbengine.diagnosis._clocks import check_clock
 from wbengine.diagnosis.findings import Finding, Place, bad, good
-from wbengine.transports import Target, _folder
+from wbengine.transports import Target
+from wbengine.transports._folder import folder_tables
 
 __all__ = ["check", "fix"]
 
@@ -53,6 +54,6 @@ def check(place: Place) -> Iterator[Finding]:
         )
     os.utime(folder)
     yield from check_clock("broker clock", "of the files", os.stat(folder).st_mtime - time.time())
-    writer = sqlite_files.describe_writer(f"{folder}/{_folder.NAME}")
+    writer = sqlite_files.describe_writer(f"{folder}/{folder_tables.NAME}")
     if writer is not None and "stopped" in writer:
         yield bad("broker file", f"{folder}: {writer}", "resume that process or end it")

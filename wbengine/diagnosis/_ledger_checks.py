@@ -10,8 +10,8 @@ from wbengine._imports import installing
 from wbengine.diagnosis import _broker_checks, _database_advice
 from wbengine.diagnosis.findings import Finding, Place, bad, good, line, note
 from wbengine.engines.worker_based._worker_side import describing
-from wbengine.engines.worker_based.ledger import _base
 from wbengine.fleet import _ledgers
+from wbengine.transports import _ledger
 
 __all__ = ["check", "compare"]
 
@@ -49,7 +49,7 @@ def check(place: Place) -> Iterator[Finding]:
         yield good("ledger", "opened, claimed, finished and deleted a row")
 
 
-def _try_row(ledger: _base.Ledger) -> str:
+def _try_row(ledger: _ledger.Ledger) -> str:
     id, holder = str(uuid.uuid4()), describing.identity()
     ledger.open(id, 1)
     try:

@@ -13,8 +13,9 @@ from wbengine.diagnosis import _database_advice
 from wbengine.diagnosis._clocks import check_clock
 from wbengine.diagnosis._database_load import load_problems
 from wbengine.diagnosis.findings import Finding, Place, bad, good, line, note
-from wbengine.transports import Target, _mysql_statements, _sql_session
-from wbengine.transports._mysql_session import MySQLSession
+from wbengine.transports import Target
+from wbengine.transports._sql import mysql_statements, sql_session
+from wbengine.transports._sql.mysql_session import MySQLSession
 
 __all__ = ["check", "fix"]
 
@@ -46,7 +47,7 @@ def fix(reason: str, target: Target | None) -> str | None:
 
 def check(place: Place) -> Iterator[Finding]:
     """Check the settings and the state of the server, and its clock."""
-    where: _sql_session.Place = place.target.place
+    where: sql_session.Place = place.target.place
     try:
         session = MySQLSession(where)
     except (pymysql.Error, exceptions.TransportFailure) as error:
@@ -54,7 +55,7 @@ def check(place: Place) -> Iterator[Finding]:
         return
     try:
         before = time.time()
-        ((theirs,),) = session.run(f"SELECT {_mysql_statements.NOW}")
+        ((theirs,),) = session.run(f"SELECT {mysql_statements.NOW}")
         after = time.time()
         variables = dict(
             session.run("SHOW GLOBAL VARIABLES WHERE variable_name IN %(names)s",

@@ -13,8 +13,9 @@ from wbengine.diagnosis import _database_advice
 from wbengine.diagnosis._clocks import check_clock
 from wbengine.diagnosis._database_load import load_problems
 from wbengine.diagnosis.findings import Finding, Place, bad, good, line, note
-from wbengine.transports import Target, _postgresql_statements, _sql_session
-from wbengine.transports._postgresql_session import PostgreSQLSession
+from wbengine.transports import Target
+from wbengine.transports._sql import postgresql_statements, sql_session
+from wbengine.transports._sql.postgresql_session import PostgreSQLSession
 
 __all__ = ["check", "fix", "has_worker_role"]
 
@@ -62,7 +63,7 @@ def has_worker_role(place: Place) -> bool:
 
 def check(place: Place) -> Iterator[Finding]:
     """Check the settings and the state of the server, and its clock."""
-    where: _sql_session.Place = place.target.place
+    where: sql_session.Place = place.target.place
     try:
         session = PostgreSQLSession(where)
     except (psycopg.Error, exceptions.TransportFailure) as error:
@@ -75,7 +76,7 @@ def check(place: Place) -> Iterator[Finding]:
             yield bad("broker", reason, _database_advice.advice(reason) or "")
             return
         before = time.time()
-        values = {"indexes": [*_postgresql_statements.INDEXES]}
+        values = {"indexes": [*postgresql_statements.INDEXES]}
         (row,) = session.run(_SETTINGS, values)
         after = time.time()
     finally:
@@ -126,5 +127,5 @@ def _problems(
             _CHECK,
             f"the index {name} is missing or invalid: queues become slow",
             f"run as the owner of the tables: DROP INDEX IF EXISTS {name};"
-            f" CREATE INDEX {name} {_postgresql_statements.INDEXES[name]}",
+            f" CREATE INDEX {name} {postgresql_statements.INDEXES[name]}",
         )

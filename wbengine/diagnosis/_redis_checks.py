@@ -9,7 +9,8 @@ from typing import Final
 from wbengine import exceptions
 from wbengine.diagnosis._clocks import check_clock
 from wbengine.diagnosis.findings import Finding, Place, bad, good, line, note
-from wbengine.transports import Target, _redis_link
+from wbengine.transports import Target
+from wbengine.transports._redis import redis_link
 
 __all__ = ["check", "fix"]
 
@@ -26,8 +27,8 @@ def fix(reason: str, target: Target | None) -> str | None:
 
 def check(place: Place) -> Iterator[Finding]:
     """Check the settings of a Redis that `INFO` reports, and its clock."""
-    where: _redis_link.Place = place.target.place
-    pool = _redis_link.Pool(where, exceptions.TransportFailure, where.shown)
+    where: redis_link.Place = place.target.place
+    pool = redis_link.Pool(where, exceptions.TransportFailure, where.shown)
     try:
         info = pool.call("INFO").decode(errors="replace")
         before = time.time()

@@ -10,12 +10,12 @@ from typing import Any, Final
 from wbengine import transports
 from wbengine._introspection import object_names
 from wbengine.engines.worker_based import ledger as ledgers
-from wbengine.engines.worker_based.ledger import _base
+from wbengine.transports import _ledger
 from wbengine.views import _formatting
 
 __all__ = ["STATES", "RowPage", "RowView", "open_ledger", "rows"]
 
-STATES: Final = (_base.ROW_OPEN, _base.ROW_CLAIMED, _base.ROW_DONE)
+STATES: Final = (_ledger.ROW_OPEN, _ledger.ROW_CLAIMED, _ledger.ROW_DONE)
 
 #: Maximum number of rows that are read for a page of rows in one state.
 _MAX_ROWS_READ: Final = 100_000
@@ -44,7 +44,7 @@ class RowPage:
 
 
 @contextlib.contextmanager
-def open_ledger(place: str | None, target: transports.Target) -> Iterator[_base.Ledger | None]:
+def open_ledger(place: str | None, target: transports.Target) -> Iterator[_ledger.Ledger | None]:
     """Open a ledger by its place, or the broker's ledger; yield None if there is none.
 
     Expired rows are not deleted.
@@ -64,7 +64,7 @@ def open_ledger(place: str | None, target: transports.Target) -> Iterator[_base.
 
 
 def rows(
-    ledger: _base.Ledger,
+    ledger: _ledger.Ledger,
     limit: int = 100,
     after: str | None = None,
     state: str | None = None,
@@ -83,7 +83,7 @@ def rows(
     matching_rows: list[RowView] = []
     rows_read = 0
     while True:
-        page = ledger.list_rows(_base.check_limit(limit) - len(matching_rows), after)
+        page = ledger.list_rows(_ledger.check_limit(limit) - len(matching_rows), after)
         views = [
             RowView(row.id, row.epoch, row.state, row.holder, row.age)
             for row in page.rows

@@ -13,9 +13,9 @@ from wbengine.engines.worker_based._connections import connecting, dead_letters,
 from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.engines.worker_based._messages import worker_life
 from wbengine.engines.worker_based._worker_side import describing
-from wbengine.engines.worker_based.ledger import _base as ledgers
 from wbengine.fleet import client as fleets
 from wbengine.persistence._listing import Backlog
+from wbengine.transports import _ledger as ledgers
 from wbengine.views import _formatting
 
 __all__ = [

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from wbengine._configuration import named_options
-from wbengine.engines.worker_based.ledger import _base
 from wbengine.fleet import _ledgers, _message_queues
 from wbengine.fleet.client import Fleet, WorkerView
+from wbengine.transports import _ledger
 from wbengine.views import _formatting
 
 __all__ = [
@@ -91,7 +91,7 @@ class Filter:
 
 def list_requests(
     fleet: Fleet,
-    ledger: _base.Ledger | None,
+    ledger: _ledger.Ledger | None,
     chosen: Filter,
     tasks: Mapping[str, str],
     limit: int,

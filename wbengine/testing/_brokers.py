@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from wbengine._concurrency import timers
 from wbengine.testing import _faults
-from wbengine.transports import _memory
+from wbengine.transports._memory import memory_broker
 
 __all__ = ["Broker"]
 
@@ -31,7 +31,7 @@ class Broker:
         #: URL for engines and workers.
         self.url = f"memory://{self.exchange}"
         # Keeps the broker and its messages while no client is connected.
-        self._broker = _memory.MemoryBroker(self.exchange)
+        self._broker = memory_broker.MemoryBroker(self.exchange)
         self._redelivery = threading.local()
         self._gate = _faults.Gate(self._deliver)
         self._timers: list[timers.Timer] = []

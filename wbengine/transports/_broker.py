@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from wbengine import exceptions
 from wbengine._logs.repeated_messages import RareWarnings
 from wbengine.transports import _encoding
-from wbengine.transports._rows import Opening
+from wbengine.transports._ledger import Opening
 
 LOG = logging.getLogger(__name__)
 

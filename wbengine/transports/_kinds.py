@@ -17,25 +17,25 @@ from wbengine._concurrency import eventlet
 from wbengine._configuration import default_broker, named_options, plugins, server_urls
 from wbengine._introspection import object_names
 from wbengine.transports._broker import Broker
-from wbengine.transports._rows import RowAccess
+from wbengine.transports._ledger import RowAccess
 
 #: Entry point group of transports.
 GROUP: Final = "wbengine.transports"
 
 #: wbengine's transports. They are first, so that hints for misspelled names prefer them.
 KINDS: Final[Mapping[str, str]] = {
-    "amqp": "wbengine.transports._amqp_kind:KIND",
-    "amqps": "wbengine.transports._amqp_kind:KIND",
-    "pyamqp": "wbengine.transports._amqp_kind:KIND",
-    "redis": "wbengine.transports._redis_kind:KIND",
-    "rediss": "wbengine.transports._redis_kind:KIND",
-    "filesystem": "wbengine.transports._folder_kind:KIND",
-    "memory": "wbengine.transports._memory:KIND",
-    "postgresql": "wbengine.transports._postgresql_kind:KIND",
-    "postgres": "wbengine.transports._postgresql_kind:KIND",
-    "pgsql": "wbengine.transports._postgresql_kind:KIND",
-    "mysql": "wbengine.transports._mysql_kind:KIND",
-    "mariadb": "wbengine.transports._mysql_kind:KIND",
+    "amqp": "wbengine.transports._amqp.amqp_kind:KIND",
+    "amqps": "wbengine.transports._amqp.amqp_kind:KIND",
+    "pyamqp": "wbengine.transports._amqp.amqp_kind:KIND",
+    "redis": "wbengine.transports._redis.redis_kind:KIND",
+    "rediss": "wbengine.transports._redis.redis_kind:KIND",
+    "filesystem": "wbengine.transports._folder.folder_kind:KIND",
+    "memory": "wbengine.transports._memory.memory_broker:KIND",
+    "postgresql": "wbengine.transports._sql.postgresql_kind:KIND",
+    "postgres": "wbengine.transports._sql.postgresql_kind:KIND",
+    "pgsql": "wbengine.transports._sql.postgresql_kind:KIND",
+    "mysql": "wbengine.transports._sql.mysql_kind:KIND",
+    "mariadb": "wbengine.transports._sql.mysql_kind:KIND",
 }
 #: Names of wbengine's transports by their names elsewhere, for hints in error messages.
 _ALIASES: Final[Mapping[str, str]] = {

@@ -40,13 +40,13 @@ _COUNT_SECONDS: Final = 0.001
 _MORTALITY: Final = 0.01
 #: Modules that all clients would otherwise import.
 _MODULES: Final = {
-    "redis": ("wbengine.transports._redis", "wbengine.engines.worker_based.ledger._redis"),
+    "redis": ("wbengine.transports._redis.redis_broker", "wbengine.transports._redis.redis_ledger"),
     "postgresql": (
-        "wbengine.transports._postgresql_broker",
-        "wbengine.engines.worker_based.ledger._sql",
+        "wbengine.transports._sql.postgresql_broker",
+        "wbengine.transports._sql.sql_ledger",
     ),
-    "filesystem": ("wbengine.transports._filesystem",),
-    "mysql": ("wbengine.transports._mysql_broker", "wbengine.engines.worker_based.ledger._sql"),
+    "filesystem": ("wbengine.transports._folder.folder_broker",),
+    "mysql": ("wbengine.transports._sql.mysql_broker", "wbengine.transports._sql.sql_ledger"),
 }
 #: Name of the client that reads the final rows.
 _READER: Final = "reader"

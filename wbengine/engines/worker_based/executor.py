@@ -46,7 +46,7 @@ from wbengine.engines.worker_based._requests import effects as fx
 from wbengine.engines.worker_based._requests.options import RequestOptions
 from wbengine.engines.worker_based._requests.request_state import TrackedRequest
 from wbengine.engines.worker_based._requests.tracker import RequestTracker
-from wbengine.engines.worker_based.ledger._base import Fence
+from wbengine.transports._ledger import Fence
 from wbengine.types import failure as ft
 
 __all__ = ["RequestSnapshot", "WorkerSnapshot", "WorkerTaskExecutor"]

@@ -40,7 +40,7 @@ from wbengine.engines.worker_based._worker_side.server_effects import (
     Run,
 )
 from wbengine.engines.worker_based.endpoint import Endpoint
-from wbengine.engines.worker_based.ledger import _base as ledgers
+from wbengine.transports import _ledger as ledgers
 from wbengine.types import failure as ft
 
 LOG = logging.getLogger(__name__)

@@ -32,6 +32,7 @@ from wbengine.engines.worker_based._worker_side import (
 from wbengine.engines.worker_based._worker_side import observers as watched
 from wbengine.engines.worker_based._worker_side.jobs import Job
 from wbengine.engines.worker_based._worker_side.slots import default_slots, make_pool
+from wbengine.transports._ledger import STALE_AFTER_SECONDS
 
 if TYPE_CHECKING:
     from wbengine.engines.worker_based._discovery import snapshots
@@ -158,7 +159,7 @@ class Worker:
         interop: str | None = None,
         ledger: str | None = None,
         name: str | None = None,
-        result_ttl: float | None = ledgers._base.STALE_AFTER_SECONDS,
+        result_ttl: float | None = STALE_AFTER_SECONDS,
         keys: str | Path | key_files.Keyring | None = None,
         code_version: str | None = None,
         payloads: str | None = None,

@@ -33,7 +33,7 @@ from wbengine import exceptions
 from wbengine._concurrency import conditions, threads
 from wbengine._introspection import object_names
 from wbengine.engines.worker_based import ledger as ledgers
-from wbengine.engines.worker_based.ledger import _base
+from wbengine.transports import _ledger
 from wbengine.types import failure as ft
 
 __all__ = ["LEASE_SECONDS", "RUN", "Claims", "Outcome", "Run", "Verdict", "key_of"]
@@ -86,7 +86,7 @@ class Claims:
     :param shared: the ledger also contains rows of flows.
     """
 
-    ledger: _base.Ledger
+    ledger: _ledger.Ledger
 
     def __init__(self, place: str, ttl: float | None, *, shared: bool, serializer: str) -> None:
         self._place = place
@@ -146,13 +146,13 @@ class Claims:
             if reply.granted:
                 # A later epoch means that another worker had claimed the run and died.
                 return RUN if may_repeat or run.epoch == 1 else Verdict(lost=True)
-            if reply.verdict == _base.DONE:
+            if reply.verdict == _ledger.DONE:
                 if ledger.state(run.key + _SENT) is not None:
                     return Verdict()
                 return Verdict(outcome=_loads(reply.result or b""))
-            if reply.verdict == _base.MISSING:
+            if reply.verdict == _ledger.MISSING:
                 ledger.open(run.key, run.epoch)
-            elif reply.verdict == _base.HELD:
+            elif reply.verdict == _ledger.HELD:
                 if (lease_left := self._lease_left(reply.holder)) > 0:
                     return Verdict(retry_after=min(lease_left, LEASE_SECONDS))
                 with contextlib.suppress(exceptions.NotFound):
@@ -234,7 +234,7 @@ class Claims:
             try:
                 self._write_heartbeat()
                 self._repeat_all_calls()
-                if time.monotonic() - swept >= _base.SWEEP_PERIOD_SECONDS:
+                if time.monotonic() - swept >= _ledger.SWEEP_PERIOD_SECONDS:
                     swept = time.monotonic()
                     self.sweep()
             except exceptions.LedgerFailure as error:

@@ -17,10 +17,10 @@ from wbengine import exceptions as exc
 from wbengine._concurrency.crash_points import crashpoint
 from wbengine.engines.worker_based._connections import sender, topology
 from wbengine.engines.worker_based._connections.sender import OutgoingMessage, by_hooks
-from wbengine.transports import _amqp_frames as frames
+from wbengine.transports._amqp import amqp_frames as frames
 
 if TYPE_CHECKING:
-    from wbengine.transports._amqp_connection import AmqpChannel
+    from wbengine.transports._amqp.amqp_connection import AmqpChannel
 
 LOG: Final = logging.getLogger(__name__)
 

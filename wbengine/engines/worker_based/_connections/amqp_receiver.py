@@ -33,8 +33,8 @@ from wbengine.engines.worker_based._connections.receiver import (
 )
 from wbengine.engines.worker_based._connections.sender import DEFERRED_SECONDS, OutgoingMessage
 from wbengine.transports import _reasons
-from wbengine.transports._amqp_connection import AmqpChannel, AmqpConnection
-from wbengine.transports._amqp_frames import Delivery
+from wbengine.transports._amqp.amqp_connection import AmqpChannel, AmqpConnection
+from wbengine.transports._amqp.amqp_frames import Delivery
 from wbengine.transports._broker import MAX_BATCH_BYTES
 
 LOG = logging.getLogger(__name__)

@@ -26,7 +26,7 @@ from wbengine.engines.worker_based._connections.sender import (
     call,
 )
 from wbengine.transports import _reasons
-from wbengine.transports._amqp_connection import AmqpConnection
+from wbengine.transports._amqp.amqp_connection import AmqpConnection
 
 
 class AmqpSender(Sender):

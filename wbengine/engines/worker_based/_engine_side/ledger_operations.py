@@ -27,7 +27,7 @@ from wbengine.engines.worker_based._messages.request_messages import Reply
 from wbengine.engines.worker_based._requests import effects as fx
 from wbengine.engines.worker_based._requests.events import UNKNOWN, RowSnapshot
 from wbengine.engines.worker_based._requests.request_state import TrackedRequest
-from wbengine.engines.worker_based.ledger import _base as ledgers
+from wbengine.transports import _ledger as ledgers
 from wbengine.transports._broker import Broker, Frame
 from wbengine.types import failure as ft
 

@@ -10,7 +10,7 @@ from wbengine._concurrency import time_limits
 from wbengine._configuration import named_options
 from wbengine._introspection import object_names
 from wbengine.engines.worker_based._messages import envelope as env
-from wbengine.engines.worker_based.ledger._base import STALE_AFTER_SECONDS
+from wbengine.transports._ledger import STALE_AFTER_SECONDS
 
 __all__ = ["FAIL", "MAX_RESENDS", "NAMES", "RESEND", "RequestOptions"]
 

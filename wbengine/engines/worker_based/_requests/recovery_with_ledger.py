@@ -20,7 +20,7 @@ from wbengine.engines.worker_based._requests.events import UNKNOWN, Event, RowSn
 from wbengine.engines.worker_based._requests.recovery import Recovery, end_unstarted, lookup_pause
 from wbengine.engines.worker_based._requests.recovery_decisions import Decision
 from wbengine.engines.worker_based._requests.request_state import REFUSED, TrackedRequest
-from wbengine.engines.worker_based.ledger import _base as ledgers
+from wbengine.transports import _ledger as ledgers
 
 #: Number of heartbeat periods after which the owner of a row counts as silent.
 LIVE_PERIODS: Final = 1.5

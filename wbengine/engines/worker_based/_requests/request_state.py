@@ -18,7 +18,7 @@ from wbengine.engines.worker_based._discovery import snapshots
 from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.engines.worker_based._messages.request_messages import Reply, RequestMessage
 from wbengine.engines.worker_based._requests.options import RequestOptions
-from wbengine.engines.worker_based.ledger._base import NO_FENCE, Opening
+from wbengine.transports._ledger import NO_FENCE, Opening
 from wbengine.types import failure as ft
 
 # Kinds of timers.

@@ -63,8 +63,8 @@ from wbengine.engines.worker_based._requests.request_state import (
     TrackedRequest,
 )
 from wbengine.engines.worker_based._requests.waiting_reasons import why_waiting
-from wbengine.engines.worker_based.ledger._base import NO_FENCE, Fence
 from wbengine.running import LOCAL
+from wbengine.transports._ledger import NO_FENCE, Fence
 from wbengine.types import failure as ft
 
 LOG = logging.getLogger(__name__)

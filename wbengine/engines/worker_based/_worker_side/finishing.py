@@ -19,7 +19,7 @@ from wbengine.engines.worker_based._connections.sender import DeliveryHooks, Out
 from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.engines.worker_based._worker_side import server_effects as fx
 from wbengine.engines.worker_based._worker_side.jobs import Job
-from wbengine.engines.worker_based.ledger import _base as ledgers
+from wbengine.transports import _ledger as ledgers
 from wbengine.transports._broker import Broker, Finish
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from wbengine.engines.worker_based._messages import notices
 from wbengine.engines.worker_based._messages import worker_life as lives
 from wbengine.engines.worker_based._worker_side.jobs import Jobs, Offer
 from wbengine.engines.worker_based._worker_side.server_effects import Effect, Reply
-from wbengine.engines.worker_based.ledger import _base as ledgers
+from wbengine.transports import _ledger as ledgers
 
 LOG = logging.getLogger(__name__)
 

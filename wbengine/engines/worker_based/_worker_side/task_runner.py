@@ -26,7 +26,7 @@ from wbengine.engines.worker_based._worker_side import server_effects as fx
 from wbengine.engines.worker_based._worker_side.finishing import Finisher
 from wbengine.engines.worker_based._worker_side.jobs import Job
 from wbengine.engines.worker_based._worker_side.slots import Pool
-from wbengine.engines.worker_based.ledger import _base as ledgers
+from wbengine.transports import _ledger as ledgers
 from wbengine.types import failure as ft
 
 if TYPE_CHECKING:

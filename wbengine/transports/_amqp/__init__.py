@@ -1,0 +1,1 @@
+"""RabbitMQ as a broker, through AMQP 0-9-1."""

@@ -1,0 +1,1 @@
+"""A folder as a broker, with the ledger of its requests."""

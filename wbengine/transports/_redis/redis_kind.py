@@ -1,0 +1,117 @@
+"""The kind of the transport through Redis. It does not import the client of Redis."""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass
+from typing import Any, Final
+
+from wbengine._configuration import named_options, tls_options
+from wbengine._imports import installing
+from wbengine._introspection import object_names
+from wbengine._redis import client_options
+from wbengine.transports import _network_errors
+from wbengine.transports._broker import Broker
+from wbengine.transports._kinds import BrokerKind, Target
+
+NAMES: Final = ("redis", "rediss")
+
+
+@dataclass(frozen=True)
+class RedisOptions(client_options.ClientOptions):
+    """Options of the transport. All except `dead_after` are also options of the URL."""
+
+    prefix: str | None = named_options.option(None, "Part of all keys: ``wbe:{PREFIX}:``.")
+    dead_after: float = named_options.option(
+        10.0, "Seconds of silence after which the messages of a consumer are requeued."
+    )
+
+
+class RedisKind(BrokerKind):
+    """Queues in a Redis. The place is a `_redis_link.Place`."""
+
+    name = "redis"
+    options = RedisOptions
+    ledger = "wbengine.transports._redis.redis_ledger:of_broker"
+    has_rows = True
+    diagnosis = "wbengine.diagnosis._redis_checks"
+
+    def resolve(
+        self, url: str | None, transport: Any, options: dict[str, Any], exchange: str | None
+    ) -> Target:
+        name = transport or (url or "").partition("://")[0]
+        # A missing client is reported before other problems.
+        try:
+            object_names.load(_MODULE)
+        except ImportError as error:
+            message = installing.needs(f"transport {name!r}", "redis-py", "redis")
+            raise ValueError(message) from error
+        named_options.check_known(
+            "the redis transport", options, named_options.option_names(RedisOptions)
+        )
+        if exchange is not None:
+            options.setdefault("prefix", exchange)
+        target = Target(url or f"{name}://", self.name, self, options)
+        self.place(target)
+        return target
+
+    def place(self, target: Target) -> Any:
+        return object_names.load(_MODULE).place(target.url, target.options)
+
+    def shown(self, target: Target) -> str:
+        return str(self.place(target).shown)
+
+    def check(self, target: Target) -> bool:
+        tls_options.check_files(self.place(target).settings)
+        return super().check(target)
+
+    def open(self, target: Target) -> Broker:
+        broker: Broker = object_names.load(_MODULE).RedisBroker.reach(
+            self.place(target), target.rows, target.options
+        )
+        return broker
+
+    def quick_options(self, seconds: float) -> dict[str, Any]:
+        return dict.fromkeys(client_options.TIMEOUTS, min(seconds, 5.0))
+
+    def explain(self, error: BaseException) -> str | None:
+        if type(error).__module__ != "redis.exceptions":
+            return None
+        match type(error).__name__:
+            case "AuthenticationError":
+                return f"it refuses this user or password ({error})"
+            case "TimeoutError":
+                return "it does not answer"
+            case "ConnectionError" if isinstance(error.__context__, OSError):
+                return _network_errors.explain(error.__context__)
+        return None
+
+    def may_pass(self, error: BaseException) -> bool:
+        chain = [error]
+        while (cause := chain[-1].__cause__) is not None and cause not in chain:
+            chain.append(cause)
+        error = next((each for each in chain if _is_of_redis(each)), error)
+        if not _is_of_redis(error) or self.is_refusal(error) or _has_wrong_certificate(error):
+            return False
+        names = {cls.__name__ for cls in type(error).__mro__}
+        return not names.isdisjoint(_PASSING_ERRORS) or str(error).startswith(_PASSING_REPLIES)
+
+    def is_refusal(self, error: BaseException) -> bool:
+        names = {cls.__name__ for cls in type(error).__mro__}
+        return not names.isdisjoint(("AuthenticationError", "NoPermissionError"))
+
+
+def _is_of_redis(error: BaseException) -> bool:
+    return type(error).__module__ == "redis.exceptions"
+
+
+def _has_wrong_certificate(error: BaseException) -> bool:
+    return isinstance(error.__context__, ssl.SSLCertVerificationError)
+
+
+#: Errors of a Redis that is unreachable, paused, loading its data, read-only or full.
+_PASSING_ERRORS: Final = ("ConnectionError", "TimeoutError", "ReadOnlyError", "OutOfMemoryError")
+#: Starts of other replies of a Redis that cannot write now.
+_PASSING_REPLIES: Final = ("MISCONF", "MASTERDOWN", "NOREPLICAS", "BUSY ")
+_MODULE: Final = "wbengine.transports._redis.redis_broker"
+KIND: Final = RedisKind()

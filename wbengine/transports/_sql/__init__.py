@@ -1,0 +1,1 @@
+"""PostgreSQL and MySQL as brokers, and ledgers in databases."""
