@@ -8,9 +8,11 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 VENV = os.path.join(ROOT, ".venv")
@@ -170,11 +172,32 @@ def _pip(python, target, pinned):
     if os.environ.get("CI"):  # an environment is used only once: compile only imported modules
         command.append("--no-compile")
     itself = ["--editable", target]
-    if pinned and _install_pinned(command):
+    if pinned and (_install_with_uv(python, command) or _install_pinned(command)):
         itself = ["--no-deps", "--no-build-isolation", "--editable", "."]
     result = _run([*command, *itself])
     if result is not None:
         fail("pip could not install what is needed\n" + result)
+
+
+def _install_with_uv(python, pip):
+    """Install the pinned releases with uv, which is five times as fast as pip.
+
+    Return whether that succeeded. It does not where uv cannot reach an index, because it does not
+    read the settings of pip. Then pip installs the releases, or prints the reason.
+
+    :param pip: the command of pip that installs uv.
+    """
+    with open(os.path.join(ROOT, INPUTS[-1])) as file:
+        pin = re.search(r"(?m)^uv==.+\n(?: +--hash=.+\n)+", file.read())
+    if pin is None:
+        return False
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as requirement:
+        requirement.write(pin.group())
+        requirement.flush()
+        problem = _run([*pip, "--require-hashes", "--requirement", requirement.name])
+    command = [python, "-m", "uv", "pip", "install", "--quiet", "--python", python]
+    command += ["--require-hashes", "--requirement", INPUTS[-1]]
+    return problem is None and _run(command) is None
 
 
 def _install_pinned(command):

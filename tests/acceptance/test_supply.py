@@ -7,6 +7,9 @@ import hashlib
 import json
 import os
 import re
+import subprocess
+import sys
+import venv
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -155,6 +158,24 @@ class Checkout:
         done = fresh.run(program, code=None, cwd=self._tools, env=environment)
         return done.returncode, done.stdout.strip(), done.stderr
 
+    def install_with_uv(self, python: Path, pins: str) -> bool:
+        (self._tools / "_requirements.txt").write_text(pins, encoding="utf-8")
+        program = (
+            "import sys, _bootstrap as b; python = sys.argv[1];"
+            " pip = [python, '-m', 'pip', 'install', '-q', '--disable-pip-version-check'];"
+            " print(b._install_with_uv(python, pip))"
+        )
+        command = [sys.executable, "-c", program, str(python)]
+        done = subprocess.run(command, cwd=self._tools, capture_output=True, text=True, check=True)
+        return done.stdout.strip() == "True"
+
+
+def _pin_of(name: str) -> str:
+    """Return the lines of a package in the file of pins."""
+    found = re.search(rf"(?m)^{name}==.+\n(?: +--hash=.+\n)+", PINS.read_text(encoding="utf-8"))
+    assert found is not None
+    return found.group()
+
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Checkout:
@@ -164,6 +185,21 @@ def checkout(tmp_path: Path) -> Checkout:
 @pytest.mark.slow
 def test_pinned_release_is_installed(checkout: Checkout) -> None:
     assert checkout.install("1.0", checkout.digest, CI="1")[:2] == (0, "True")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_right", [True, False], ids=["right-hash", "wrong-hash"])
+def test_uv_installs_files_with_pinned_hashes_only(
+    checkout: Checkout, tmp_path: Path, is_right: bool
+) -> None:
+    python = tmp_path / "environment" / "bin" / "python"
+    venv.create(python.parents[1], with_pip=True)
+    pin = _pin_of("iniconfig")
+    if not is_right:
+        pin = re.sub(r"sha256:\w+", f"sha256:{'0' * 64}", pin)
+    assert checkout.install_with_uv(python, pin + _pin_of("uv")) is is_right
+    installed = subprocess.call([python, "-c", "import iniconfig"], stderr=subprocess.DEVNULL)
+    assert (installed == 0) is is_right
 
 
 @pytest.mark.slow
