@@ -21,18 +21,18 @@ SHARES = 20
 SAMPLED = tuple(
     f"tests/{folder}/"
     for folder in (
-        "acceptance", "browser", "celery", "cli", "client", "contract", "dashboard", "integration",
-        "integrations", "interop", "report", "telemetry", "terminal", "testing",
+        "acceptance", "benchmarks", "browser", "celery", "cli", "client", "contract", "dashboard",
+        "integration", "integrations", "interop", "report", "telemetry", "terminal", "testing",
     )
 )  # fmt: skip
 #: Each commit runs one of this many samples of these tests.
-SAMPLES = 8
+SAMPLES = 12
 #: Of a test with at least this many cases, each sample contains one.
 MANY_CASES = 3
 #: Tests with at least this limit in seconds are the longest ones.
 LONGEST = 1200
 #: No test of a share starts in a process of the tests that has spent this time on the share.
-SECONDS_IN_PROCESS = 20.0
+SECONDS_IN_PROCESS = 10.0
 
 
 def share(name: str, shares: int = SHARES) -> int:
