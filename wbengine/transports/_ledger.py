@@ -292,25 +292,8 @@ class Ledger(abc.ABC):
     ) -> list[bytes | exceptions.NotFound | exceptions.LedgerFailure | None]:
         return call_each(self._reopen, _fenced(rows))
 
-    def _reopen(self, id: str, epoch: int, fence: Fence) -> bytes | exceptions.NotFound | None:
-        while not self._try_reopen(id, epoch, fence):
-            row = self.state(id)
-            if row is None:
-                return exceptions.NotFound(f"request {id} has no row in ledger {self.digest}")
-            if row.state == ROW_DONE:
-                return row.result
-            if row.epoch >= epoch or self._refuses(fence):
-                break
-            # The row was created after `_try_reopen`.
-        return None
-
-    def _refuses(self, fence: Fence) -> bool:
-        row = self.state(fence.id) if fence.id else None
-        return row is not None and row.epoch > fence.number
-
-    def _try_reopen(self, id: str, epoch: int, fence: Fence) -> bool:
-        """Reopen the row; return False if it is missing, DONE or not at a lower epoch."""
-        raise NotImplementedError
+    @abc.abstractmethod
+    def _reopen(self, id: str, epoch: int, fence: Fence) -> bytes | exceptions.NotFound | None: ...
 
     def revoke(self, id: str, epoch: int | None = None, fence: Fence = NO_FENCE) -> bool:
         """Remove the row if it is OPEN, so that no worker runs it; else return False.
@@ -357,19 +340,8 @@ class Ledger(abc.ABC):
             check_holder(holder)
         return self._claim(id, epoch, holder)
 
-    def _claim(self, id: str, epoch: int, holder: str) -> Claim:
-        while not self._try_claim(id, epoch, holder):
-            refused = refusal(self.state(id), epoch)
-            if refused is not None:
-                return refused
-            # The row may be claimed now. Either it was opened after the attempt above, or the
-            # attempt failed because the holder has no heartbeat, which this records.
-            self._renew(holder)
-        return Claim(GRANTED, epoch, None, holder)
-
-    def _try_claim(self, id: str, epoch: int, holder: str) -> bool:
-        """Claim the row; return False if it is not OPEN, or the holder has no heartbeat."""
-        raise NotImplementedError
+    @abc.abstractmethod
+    def _claim(self, id: str, epoch: int, holder: str) -> Claim: ...
 
     def renew(self, holder: str) -> None:
         """Record a heartbeat of the holder, for all its rows."""

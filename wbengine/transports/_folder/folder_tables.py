@@ -20,7 +20,7 @@ import stat
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
@@ -202,7 +202,7 @@ class Folder:
     def write(
         self,
         statement: str,
-        values: Sequence[Any] = (),
+        values: Sequence[Any] | Mapping[str, Any] = (),
         failure: type[exceptions.WbengineException] = exceptions.TransportFailure,
     ) -> int:
         """Execute one statement and return the number of changed rows.
@@ -227,7 +227,7 @@ class Folder:
     def read(
         self,
         statement: str,
-        values: Sequence[Any] = (),
+        values: Sequence[Any] | Mapping[str, Any] = (),
         failure: type[exceptions.WbengineException] = exceptions.TransportFailure,
     ) -> Rows:
         """Execute one statement and return all its rows.

@@ -51,15 +51,16 @@ class MemoryLedger(_ledger.Ledger):
                 if is_new and not self._refuses(fence):
                     self._put(_ledger.Row(id, epoch, _ledger.ROW_OPEN))
 
-    def _try_reopen(self, id: str, epoch: int, fence: _ledger.Fence) -> bool:
+    def _reopen(
+        self, id: str, epoch: int, fence: _ledger.Fence
+    ) -> bytes | exceptions.NotFound | None:
         with self._lock:
             row = self._rows.get(id)
-            if row is None or row.state == _ledger.ROW_DONE or row.epoch >= epoch:
-                return False
-            if self._refuses(fence):
-                return False
-            self._put(_ledger.Row(id, epoch, _ledger.ROW_OPEN))
-            return True
+            if row is None:
+                return exceptions.NotFound(f"request {id} has no row in ledger {self.digest}")
+            if row.epoch < epoch and row.state != _ledger.ROW_DONE and not self._refuses(fence):
+                self._put(_ledger.Row(id, epoch, _ledger.ROW_OPEN))
+            return row.result
 
     def _revoke(
         self, rows: Sequence[_ledger.FencedRow[int | None]]

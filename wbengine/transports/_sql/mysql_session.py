@@ -13,9 +13,9 @@ import pymysql
 import sqlalchemy as sa
 
 from wbengine import _sql, exceptions
-from wbengine._sql import request_tables
 from wbengine._text import data_formats
 from wbengine.transports._sql import mysql_statements as sql
+from wbengine.transports._sql import request_tables
 from wbengine.transports._sql.mysql_transaction import Transaction
 from wbengine.transports._sql.sql_session import Session, Statement
 

@@ -28,8 +28,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from wbengine._sql import dialects
-from wbengine._sql.request_tables import CLAIMED, DONE, OPEN, replacing_open_rows
 from wbengine.transports._sql.mysql_transaction import Transaction
+from wbengine.transports._table_ledger import CLAIMED, DONE, OPEN, replacing_open_rows
 
 Values = Mapping[str, Any]
 Rows = list[tuple[Any, ...]]
@@ -233,7 +233,7 @@ def OPEN_AND_PUBLISH(transaction: Transaction, values: Values) -> Rows:
         "INSERT INTO wbe_ledger(id, epoch, state, changed) VALUES",
         f"(%(id)s, %(epoch)s, {OPEN}, {NOW})",
         [{"id": id, "epoch": epoch} for id, epoch in new],
-        replacing_open_rows(dialects.MYSQL),
+        replacing_open_rows("wbe_ledger", is_mysql=True),
     )
     _publish(
         transaction,

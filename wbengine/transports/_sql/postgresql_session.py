@@ -12,9 +12,10 @@ import psycopg
 import sqlalchemy as sa
 from psycopg import errors
 
-from wbengine._sql import postgresql_sessions, request_tables
+from wbengine._sql import postgresql_sessions
 from wbengine._text import data_formats
 from wbengine.transports._sql import postgresql_statements as sql
+from wbengine.transports._sql import request_tables
 from wbengine.transports._sql.sql_session import Session, Statement
 
 __all__ = ["LOST", "SETTINGS", "PostgreSQLSession"]

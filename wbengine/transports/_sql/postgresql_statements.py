@@ -1,7 +1,7 @@
 """Tables and statements of the transport through PostgreSQL.
 
 Each step is one statement, which is a transaction: it changes messages, and the rows of their
-requests (`_sql/request_tables`), completely or not at all. Data-modifying parts of a statement see
+requests (`request_tables`), completely or not at all. Data-modifying parts of a statement see
 the same snapshot. Parts that depend on each other read the rows that the others return.
 
     wbe_transport   format, and the version of the routing
@@ -24,7 +24,7 @@ from __future__ import annotations
 from typing import Final
 
 from wbengine._sql import dialects
-from wbengine._sql.request_tables import CLAIMED, DONE, OPEN, replacing_open_rows
+from wbengine.transports._table_ledger import CLAIMED, DONE, OPEN, replacing_open_rows
 
 NOW: Final = dialects.now(dialects.POSTGRESQL)
 
@@ -149,7 +149,7 @@ permitted AS MATERIALIZED (
 opened AS (
   INSERT INTO wbe_ledger(id, epoch, state, changed)
   SELECT DISTINCT ON (id) id, epoch, {OPEN}, {NOW} FROM permitted ORDER BY id, epoch DESC
-  {replacing_open_rows(dialects.POSTGRESQL)} RETURNING id),
+  {replacing_open_rows("wbe_ledger")} RETURNING id),
 sent AS (
   INSERT INTO wbe_messages(queue, place, at, id, epoch, data)
   SELECT m.queue, m.place, {NOW}, g.id, g.epoch, g.data

@@ -1,9 +1,6 @@
 """A ledger in a database (PostgreSQL, MariaDB, MySQL, or an sqlite file on one host).
 
-Each step is one statement that names the expected state, so the database decides which of two
-callers succeeds. Several steps are one statement or one transaction, so that the database syncs to
-disk only once. If a step is refused, the row is read to find the reason; the row may have changed
-in between.
+Several steps are one statement or one transaction, so that the database syncs to disk only once.
 
 Times are those of the database's clock. Tables are created if necessary. They may be in the
 database that contains the records of flows.
@@ -14,127 +11,42 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import logging
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
 
 from wbengine import _sql, exceptions
-from wbengine._sql import dialects, request_tables
+from wbengine._sql import dialects
 from wbengine._text import data_formats
 from wbengine.transports import _ledger
 from wbengine.transports._kinds import Target
+from wbengine.transports._sql import request_tables
+from wbengine.transports._table_ledger import TableLedger, Tables
 
 __all__ = ["SQLLedger", "check"]
 
-LOG = logging.getLogger(__name__)
-
 _R = TypeVar("_R")
-_T = TypeVar("_T")
 
-_OPEN, _CLAIMED, _DONE = request_tables.OPEN, request_tables.CLAIMED, request_tables.DONE
-
+_ABOUT: Final = sa.text("SELECT format, digest FROM wbe_ledger_about")
 #: Maximum number of connection retries: callers must not wait long for an unavailable database.
 _MAX_RETRIES: Final = 2
 #: Isolation level for single statements: a transaction would cost two more round trips.
 _AUTOCOMMIT: Final = "AUTOCOMMIT"
 #: Isolation level for several statements in one transaction.
 _READ_COMMITTED: Final = "READ COMMITTED"
-#: Maximum number of rows in one statement; databases limit the number of its parameters.
-_MAX_ROWS_PER_STATEMENT: Final = 500
-
-#: Condition of statements for engines. MySQL does not change a table that a subquery reads, except
-#: through a derived table with a LIMIT.
-_FENCE: Final = (
-    " AND NOT EXISTS (SELECT 1 FROM (SELECT epoch FROM wbe_ledger WHERE id = :fence LIMIT 1) f"
-    " WHERE f.epoch > :number)"
-)
 
 
-class _Statements:
-    revoke = sa.text(
-        f"DELETE FROM wbe_ledger WHERE id = :id AND state = {_OPEN}"
-        f" AND epoch <= COALESCE(:epoch, epoch){_FENCE}"
+@functools.lru_cache(maxsize=64)
+def _prepared(statement: str) -> sa.TextClause:
+    special: tuple[sa.BindParameter[Any], ...] = (
+        sa.bindparam("ids", expanding=True),
+        sa.bindparam("result", type_=sa.LargeBinary),
     )
-    drop = sa.text("DELETE FROM wbe_ledger WHERE id IN :ids").bindparams(
-        sa.bindparam("ids", expanding=True)
-    )
-    find = sa.text(
-        "SELECT id, epoch, state, holder, result FROM wbe_ledger WHERE id IN :ids"
-    ).bindparams(sa.bindparam("ids", expanding=True))
-    ids = sa.text("SELECT id FROM wbe_ledger")
-
-    def __init__(self, dialect: str) -> None:
-        now = dialects.now(dialect)
-        self._sweeping(now)
-        # A holder without a heartbeat could be considered lost, so a claim requires one.
-        self.claim = sa.text(
-            f"UPDATE wbe_ledger SET state = {_CLAIMED}, holder = :holder, changed = {now}"
-            f" WHERE id = :id AND epoch = :epoch AND state = {_OPEN}"
-            " AND EXISTS (SELECT 1 FROM wbe_ledger_holders h WHERE h.holder = :holder)"
-        )
-        self.finish = sa.text(
-            f"UPDATE wbe_ledger SET state = {_DONE}, holder = NULL, result = :result,"
-            f" changed = {now} WHERE id = :id AND epoch = :epoch AND state = {_CLAIMED}"
-            f" AND holder = :holder{_FENCE}"
-        ).bindparams(sa.bindparam("result", type_=sa.LargeBinary))
-        self.release = sa.text(
-            f"UPDATE wbe_ledger SET state = {_OPEN}, holder = NULL, changed = {now}"
-            f" WHERE id = :id AND epoch = :epoch AND state = {_CLAIMED} AND holder = :holder"
-        )
-        self.reopen = sa.text(
-            f"UPDATE wbe_ledger SET epoch = :epoch, state = {_OPEN}, holder = NULL,"
-            f" changed = {now} WHERE id = :id AND epoch < :epoch AND state <> {_DONE}{_FENCE}"
-        )
-        self.renew = dialects.upsert(
-            dialect, "wbe_ledger_holders", ("holder", "beat"), ["holder"], given={"beat": now}
-        )
-        self.silence = sa.text(
-            f"SELECT {now} - beat FROM wbe_ledger_holders WHERE holder = :holder"
-        )
-        self.forget = sa.text(
-            "DELETE FROM wbe_ledger_holders WHERE holder = :holder AND NOT EXISTS"
-            " (SELECT 1 FROM wbe_ledger l WHERE l.holder = :holder)"
-        )
-        self.page = sa.text(
-            f"SELECT id, epoch, state, holder, {now} - changed FROM wbe_ledger"
-            " WHERE id > :after ORDER BY id LIMIT :most"
-        )
-        self.about = sa.text("SELECT format, digest FROM wbe_ledger_about")
-        self.due = sa.text(f"UPDATE wbe_ledger_about SET swept = {now} WHERE swept <= {now} - :age")
-
-    def _sweeping(self, now: str) -> None:
-        live = f"(SELECT holder FROM wbe_ledger_holders WHERE beat > {now} - :age)"
-        self.sweep = sa.text(
-            f"DELETE FROM wbe_ledger WHERE changed <= {now} - :age"
-            f" AND (holder IS NULL OR holder NOT IN {live})"
-        )
-        self.sweep_done = sa.text(
-            f"DELETE FROM wbe_ledger WHERE changed <= {now} - :age AND state = {_DONE}"
-        )
-        self.drop_idle_holders = sa.text(
-            f"DELETE FROM wbe_ledger_holders WHERE beat <= {now} - :age AND holder NOT IN"
-            " (SELECT holder FROM wbe_ledger WHERE holder IS NOT NULL)"
-        )
-
-
-@functools.lru_cache(maxsize=32)
-def _opening(dialect: str, count: int) -> sa.TextClause:
-    """Return the statement that opens `count` rows. Names of its arguments end with a number."""
-    rows = " UNION ALL ".join(
-        f"SELECT :id{n} AS id, :epoch{n} AS epoch, :fence{n} AS fence, :number{n} AS number"
-        for n in range(count)
-    )
-    return sa.text(
-        "INSERT INTO wbe_ledger (id, epoch, state, changed)"
-        f" SELECT n.id, n.epoch, {_OPEN}, {dialects.now(dialect)} FROM ({rows}) n WHERE NOT EXISTS"
-        " (SELECT 1 FROM wbe_ledger f WHERE f.id = n.fence AND f.epoch > n.number)"
-        f" {request_tables.replacing_open_rows(dialect)}"
-    )
+    return sa.text(statement).bindparams(*(each for each in special if f":{each.key}" in statement))
 
 
 def _read_committed(connection: Any, record: Any) -> None:
@@ -212,7 +124,7 @@ class _NoReply(exceptions.LedgerFailure):
     """The connection was lost during a statement, which may have been executed."""
 
 
-class SQLLedger(_ledger.Ledger):
+class SQLLedger(TableLedger):
     """A ledger in three tables of a database, which are created if necessary.
 
     :raises ValueError: if the URL is not valid.
@@ -222,6 +134,12 @@ class SQLLedger(_ledger.Ledger):
 
     def __init__(self, place: str, result_ttl: float | None = _ledger.STALE_AFTER_SECONDS) -> None:
         options = check(place)
+        tables = Tables(
+            rows="wbe_ledger", holders="wbe_ledger_holders", beat="beat",
+            about="wbe_ledger_about", swept="swept", now=dialects.now(options.dialect),
+            is_mysql=options.dialect == dialects.MYSQL,
+        )  # fmt: skip
+        super().__init__(tables)
         url = options.url
         # Show only these parts of the URL: the others may be secret.
         self._shown = sa.URL.create(
@@ -240,12 +158,9 @@ class SQLLedger(_ledger.Ledger):
             if servers
             else self._engine
         )
-        self._sql = _Statements(options.dialect)
         # A read transaction of an SQLite file does not wait for writers. On a server it would only
         # add round trips.
         self._reads_as_write = servers
-        self._lock = threading.Lock()
-        self._known_holders: set[str] = set()
         # Id, epoch and holder of claims without a reply, whose rows may be claimed.
         self._unanswered_claims: set[tuple[str, int, str]] = set()
         try:
@@ -259,38 +174,19 @@ class SQLLedger(_ledger.Ledger):
     def digest(self) -> str:
         return self._digest
 
-    def _open(self, rows: Sequence[_ledger.FencedRow[int]]) -> None:
-        # A statement changes each row once; the highest epoch is the last one.
-        distinct_rows = {row[0]: row for row in sorted(rows)}
-        for batch in _batches([*distinct_rows.values()]):
-            values = {
-                f"{name}{n}": value
-                for n, (id, epoch, fence) in enumerate(batch)
-                for name, value in _arguments(id, epoch, fence).items()
-            }
-            self._execute("opening", _opening(self._engine.dialect.name, len(batch)), values)
-
-    def _try_reopen(self, id: str, epoch: int, fence: _ledger.Fence) -> bool:
-        return self._execute("reopening", self._sql.reopen, _arguments(id, epoch, fence)) > 0
-
     def _revoke(
         self, rows: Sequence[_ledger.FencedRow[int | None]]
     ) -> Sequence[bool | exceptions.LedgerFailure | None]:
-        values = [_arguments(*row) for row in rows]
-        results = self._execute_each("revoking", self._sql.revoke, values)
+        results = super()._revoke(rows)
         if not any(isinstance(result, _NoReply) for result in results):
             return results
         # The first attempt may have removed rows.
-        results = self._execute_each("revoking", self._sql.revoke, values)
+        results = super()._revoke(rows)
         rows_now = self._states([id for id, _, _ in rows])
         return [
             None if result is False and row is None else result
             for result, row in zip(results, rows_now, strict=True)
         ]
-
-    def _drop(self, ids: Sequence[str]) -> None:
-        for batch in _batches(ids):
-            self._execute("dropping", self._sql.drop, {"ids": sorted(batch)})
 
     def _claim(self, id: str, epoch: int, holder: str) -> _ledger.Claim:
         """See `Ledger`. A claim without a reply is repeated once.
@@ -311,118 +207,43 @@ class SQLLedger(_ledger.Ledger):
         return claim
 
     def _try_claim(self, id: str, epoch: int, holder: str) -> bool:
-        if holder not in self._known_holders:
-            self.renew(holder)
-        values = {"id": id, "epoch": epoch, "holder": holder}
         try:
-            return self._execute("claiming", self._sql.claim, values) > 0
+            return super()._try_claim(id, epoch, holder)
         except _NoReply:
             self._unanswered_claims.add((id, epoch, holder))
             raise
 
-    def _renew(self, holder: str) -> None:
-        self._execute("renewing", self._sql.renew, {"holder": holder})
-        with self._lock:
-            self._known_holders.add(holder)
-
-    def _silence(self, holder: str) -> float | None:
-        def work(connection: sa.Connection) -> Any:
-            return connection.execute(self._sql.silence, {"holder": holder}).scalar()
-
-        silent = self._run("asking", work, self._reads_as_write)
-        # After a failover to a server whose clock is behind, heartbeats are in the future.
-        return None if silent is None else abs(float(silent))
-
-    def _finish(
-        self, holder: str, finished_rows: Sequence[tuple[str, int, bytes]], fence: _ledger.Fence
-    ) -> list[bool | exceptions.LedgerFailure]:
-        values = [
-            {**_arguments(id, epoch, fence), "holder": holder, "result": result}
-            for id, epoch, result in finished_rows
-        ]
-        return self._execute_each("finishing", self._sql.finish, values)
-
-    def _release(self, id: str, epoch: int, holder: str) -> bool:
-        values = {"id": id, "epoch": epoch, "holder": holder}
-        return self._execute("releasing", self._sql.release, values) > 0
-
-    def _states(self, ids: Sequence[str]) -> list[_ledger.Row | exceptions.LedgerFailure | None]:
-        def work(connection: sa.Connection) -> dict[str, _ledger.Row]:
-            return {
-                row.id: _ledger.Row(
-                    row.id,
-                    row.epoch,
-                    _ledger.STATES[row.state],
-                    row.holder,
-                    None if row.result is None else bytes(row.result),
-                )
-                for batch in _batches(ids)
-                for row in connection.execute(self._sql.find, {"ids": batch})
-            }
-
-        try:
-            rows = self._run("asking", work, self._reads_as_write)
-        except exceptions.LedgerFailure as error:
-            return [error] * len(ids)
-        return [rows.get(id) for id in ids]
-
-    def _ids(self) -> set[str]:
-        def work(connection: sa.Connection) -> set[str]:
-            return set(connection.execute(self._sql.ids).scalars())
-
-        return self._run("asking", work, self._reads_as_write)
-
-    def _list_rows(self, limit: int, after: str | None) -> _ledger.Page:
-        # Every id sorts after ''.
-        arguments = {"after": after or "", "most": limit + 1}
-
-        def work(connection: sa.Connection) -> list[_ledger.Listed]:
-            return [
-                _ledger.Listed(id, epoch, _ledger.STATES[state], holder, max(0.0, float(age)))
-                for id, epoch, state, holder, age in connection.execute(self._sql.page, arguments)
-            ]
-
-        rows = self._run("listing", work, self._reads_as_write)
-        return _ledger.Page(rows[:limit], rows[limit - 1].id if len(rows) > limit else None)
-
-    def sweep(self, older_than: float, only_done: bool = False) -> int:
-        if only_done:
-            return self._execute("sweeping", self._sql.sweep_done, {"age": older_than})
-        count = self._execute("sweeping", self._sql.sweep, {"age": older_than})
-        self._execute("sweeping", self._sql.drop_idle_holders, {"age": older_than})
-        return count
-
     def close(self) -> None:
-        with self._lock:
-            holders, self._known_holders = self._known_holders, set()
-        try:
-            for holder in holders:
-                self._execute("closing", self._sql.forget, {"holder": holder})
-        except exceptions.LedgerFailure as error:  # A later sweep removes the heartbeats.
-            LOG.debug("%s", error)
+        super().close()
         self._ends.close()
 
-    def _execute(self, operation: str, statement: sa.TextClause, values: dict[str, Any]) -> int:
+    def _execute(self, operation: str, statement: str, values: Mapping[str, Any]) -> int:
         return self._run(
-            operation, lambda connection: connection.execute(statement, values).rowcount
+            operation, lambda connection: connection.execute(_prepared(statement), values).rowcount
         )
 
+    def _read(
+        self, operation: str, statement: str, values: Mapping[str, Any]
+    ) -> list[tuple[Any, ...]]:
+        def work(connection: sa.Connection) -> list[Any]:
+            return [*connection.execute(_prepared(statement), values)]
+
+        return self._run(operation, work, self._reads_as_write)
+
     def _execute_each(
-        self, operation: str, statement: sa.TextClause, values: Sequence[dict[str, Any]]
+        self, operation: str, statement: str, values: Sequence[Mapping[str, Any]]
     ) -> list[bool | exceptions.LedgerFailure]:
-        """Execute a statement for each set of values; return for each whether it changed a row."""
         if len(values) == 1:  # A single statement needs no transaction.
-            return _ledger.call_each(
-                lambda parameters: self._execute(operation, statement, parameters) > 0,
-                [(values[0],)],
-            )
+            return super()._execute_each(operation, statement, values)
         # The same order in all processes prevents deadlocks.
         order = sorted(range(len(values)), key=lambda number: values[number]["id"])
         outcomes: list[bool | exceptions.LedgerFailure] = [False] * len(values)
 
         def work(connection: sa.Connection) -> None:
             for number in order:
-                outcomes[number] = connection.execute(statement, values[number]).rowcount > 0
+                outcomes[number] = (
+                    connection.execute(_prepared(statement), values[number]).rowcount > 0
+                )
 
         try:
             self._run(operation, work, on=self._batch_engine)
@@ -464,22 +285,10 @@ class SQLLedger(_ledger.Ledger):
     def _about(self, connection: sa.Connection) -> Any:
         if not request_tables.exist(connection):
             return None
-        return connection.execute(self._sql.about).first()
+        return connection.execute(_ABOUT).first()
 
     def __str__(self) -> str:
         return self._shown
-
-    def _is_sweep_due(self) -> bool:
-        return self._execute("sweeping", self._sql.due, {"age": _ledger.SWEEP_PERIOD_SECONDS}) > 0
-
-
-def _arguments(id: str, epoch: int | None, fence: _ledger.Fence) -> dict[str, Any]:
-    return {"id": id, "epoch": epoch, "fence": fence.id, "number": fence.number}
-
-
-def _batches(rows: Sequence[_T]) -> Iterator[Sequence[_T]]:
-    for start in range(0, len(rows), _MAX_ROWS_PER_STATEMENT):
-        yield rows[start : start + _MAX_ROWS_PER_STATEMENT]
 
 
 def is_at(place: str, broker: object) -> bool:

@@ -1,7 +1,7 @@
 """Tables of requests to workers: their rows, the heartbeats of holders, and the identity.
 
-The ledger in a database (`engines.worker_based.ledger`) uses them, and the transport through the
-same database, which claims and finishes rows together with messages.
+The ledger in a database (`sql_ledger`) uses them, and the transport through the same database,
+which claims and finishes rows together with messages.
 """
 
 from __future__ import annotations
@@ -14,12 +14,7 @@ import sqlalchemy as sa
 from wbengine._sql import dialects
 from wbengine._text import data_formats
 
-__all__ = ["CLAIMED", "DONE", "OPEN", "create", "exist", "replacing_open_rows"]
-
-#: Values of `state`.
-OPEN: Final = 0
-CLAIMED: Final = 1
-DONE: Final = 2
+__all__ = ["create", "exist"]
 
 _CREATION_LOCK: Final = 7_760_269_180_342
 
@@ -54,22 +49,6 @@ sa.Table(
     **dialects.TABLE,
 )
 _TABLES: Final = ("wbe_ledger", "wbe_ledger_holders", "wbe_ledger_about")
-
-
-def replacing_open_rows(dialect: str) -> str:
-    """Return the end of an INSERT of OPEN rows, which replaces OPEN rows with lower epochs."""
-    if dialect != dialects.MYSQL:
-        return (
-            "ON CONFLICT (id) DO UPDATE SET epoch = excluded.epoch, changed = excluded.changed"
-            f" WHERE wbe_ledger.state = {OPEN} AND wbe_ledger.epoch < excluded.epoch"
-        )
-    is_lower = f"wbe_ledger.state = {OPEN} AND wbe_ledger.epoch < VALUES(epoch)"
-    # MySQL assigns in this order: the last assignment changes the condition.
-    assignments = [
-        f"{name} = IF({is_lower}, VALUES({name}), wbe_ledger.{name})"
-        for name in ("changed", "epoch")
-    ]
-    return f"ON DUPLICATE KEY UPDATE {', '.join(assignments)}"
 
 
 def exist(connection: sa.Connection) -> bool:
