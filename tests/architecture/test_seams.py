@@ -25,9 +25,9 @@ SEAMS: dict[str, tuple[str, ...]] = {
         "wbengine.engines.worker_based.ledger",
         "wbengine.transports._folder.folder_ledger",
         "wbengine.transports._ledger",
-        "wbengine.transports._memory.memory_ledger",
         "wbengine.transports._redis.redis_ledger",
         "wbengine.transports._sql.sql_ledger",
+        "wbengine.transports._table_ledger",
     ),
     "server": (
         "wbengine.engines.worker_based.endpoint",

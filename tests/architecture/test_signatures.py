@@ -14,11 +14,11 @@ from wbengine.persistence.backends import _memory as memories
 from wbengine.persistence.backends._sql import backend as databases
 from wbengine.transports import _ledger as ledgers
 from wbengine.transports._folder import folder_ledger
-from wbengine.transports._memory import memory_ledger
+from wbengine.transports._memory import memory_broker
 from wbengine.transports._redis import redis_ledger
 from wbengine.transports._sql import sql_ledger
 
-MODULES = (memory_ledger, folder_ledger, redis_ledger, sql_ledger, memories, directories, databases)
+MODULES = (memory_broker, folder_ledger, redis_ledger, sql_ledger, memories, directories, databases)
 INTERFACES = (ledgers.Ledger, persistence.Backend, persistence.Connection)
 
 

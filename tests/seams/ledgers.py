@@ -17,7 +17,7 @@ from wbengine._concurrency import clocks
 from wbengine.engines.worker_based import ledger as ledgers
 from wbengine.transports import _ledger, resolve
 from wbengine.transports._folder import folder_tables
-from wbengine.transports._memory import memory_ledger
+from wbengine.transports._memory import memory_broker
 
 __all__ = [
     "DONE",
@@ -76,7 +76,7 @@ FencedRow = _ledger.FencedRow
 Ledger = _ledger.Ledger
 Page = _ledger.Page
 Row = _ledger.Row
-InMemory = memory_ledger.MemoryLedger
+InMemory = memory_broker.MemoryLedger
 
 open_ledger = ledgers.open_ledger
 

@@ -10,12 +10,12 @@ import pytest
 from tests.support.waiting import until
 from wbengine import exceptions
 from wbengine.engines.worker_based._worker_side import heartbeat
-from wbengine.transports._memory import memory_ledger
+from wbengine.transports._memory import memory_broker
 
 PERIOD = heartbeat.PERIOD_SECONDS
 
 
-class Unreachable(memory_ledger.MemoryLedger):
+class Unreachable(memory_broker.MemoryLedger):
     """Ledger whose heartbeats can fail."""
 
     is_unreachable = False

@@ -22,7 +22,7 @@ from wbengine.engines.worker_based._messages import headers as hd
 from wbengine.engines.worker_based._requests import tracker
 from wbengine.engines.worker_based.ledger import open_ledger
 from wbengine.transports import _ledger as ledgers
-from wbengine.transports._memory.memory_ledger import MemoryLedger
+from wbengine.transports._memory.memory_broker import MemoryLedger
 from wbengine.transports._sql import sql_ledger
 from wbengine.types.failure import Failure
 

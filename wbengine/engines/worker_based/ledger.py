@@ -57,7 +57,7 @@ _REDIS: Final = _Kind("_redis.redis_ledger", needs=("a ledger in Redis", "redis-
 _KINDS: Final[Mapping[str, _Kind]] = {
     **dict.fromkeys(("sqlite", "mysql", "mariadb", "postgresql", "postgres", "pgsql"), _DATABASES),
     **dict.fromkeys(("redis", "rediss"), _REDIS),
-    "memory": _Kind("_memory.memory_ledger", is_path=True),
+    "memory": _Kind("_memory.memory_broker", is_path=True),
     "dir": _Kind("_folder.folder_ledger", is_path=True),
 }
 

@@ -1,4 +1,4 @@
-"""Transport inside one process: `memory://NAME`.
+"""Transport inside one process, with the ledger of its requests: `memory://NAME`.
 
 The name identifies the broker. When its last connection closes, its messages are deleted. Messages
 are encoded as for other transports, so that no objects are shared by accident, and headers that are
@@ -9,24 +9,192 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import os
 import threading
 import time
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Final
 
 from wbengine import exceptions
-from wbengine._concurrency import conditions
+from wbengine._concurrency import clocks, conditions
 from wbengine._configuration import named_options
 from wbengine._introspection import object_names
 from wbengine.transports import _encoding, _routing
 from wbengine.transports._broker import Broker, Delivery, Finish, Frame
 from wbengine.transports._kinds import BrokerKind, Target, check_options
-from wbengine.transports._ledger import ROW_DONE, Opening, RowAccess
+from wbengine.transports._ledger import (
+    GRANTED,
+    MISSING,
+    ROW_CLAIMED,
+    ROW_DONE,
+    ROW_OPEN,
+    Claim,
+    Fence,
+    FencedRow,
+    Ledger,
+    Listed,
+    Opening,
+    Page,
+    Row,
+    RowAccess,
+    page_of,
+    refusal,
+)
 
 #: (9 - priority, sequence number, data, redelivered)
 _Entry = tuple[int, int, bytes, bool]
+
+
+class MemoryLedger(Ledger):
+    """Rows in a dict. Each call holds one lock for a few microseconds.
+
+    :param lock: the lock of a broker, which holds it while it changes rows together with messages.
+    """
+
+    def __init__(
+        self,
+        clock: clocks.Clock = clocks.SYSTEM,
+        lock: AbstractContextManager[Any] | None = None,
+    ) -> None:
+        self._clock = clock
+        self._digest = f"memory-{os.getpid()}-{uuid.uuid4().hex}"
+        self._lock = lock or threading.Lock()
+        self._rows: dict[str, Row] = {}
+        # Time of the last change of each row.
+        self._changed: dict[str, float] = {}
+        self._heartbeats: dict[str, float] = {}
+
+    @property
+    def digest(self) -> str:
+        return self._digest
+
+    def _refuses(self, fence: Fence) -> bool:
+        raised = self._rows.get(fence.id)
+        return raised is not None and raised.epoch > fence.number
+
+    def _open(self, rows: Sequence[FencedRow[int]]) -> None:
+        with self._lock:
+            for id, epoch, fence in rows:
+                row = self._rows.get(id)
+                is_new = row is None or (row.state == ROW_OPEN and row.epoch < epoch)
+                if is_new and not self._refuses(fence):
+                    self._put(Row(id, epoch, ROW_OPEN))
+
+    def _reopen(self, id: str, epoch: int, fence: Fence) -> bytes | exceptions.NotFound | None:
+        with self._lock:
+            row = self._rows.get(id)
+            if row is None:
+                return exceptions.NotFound(f"request {id} has no row in ledger {self.digest}")
+            if row.epoch < epoch and row.state != ROW_DONE and not self._refuses(fence):
+                self._put(Row(id, epoch, ROW_OPEN))
+            return row.result
+
+    def _revoke(
+        self, rows: Sequence[FencedRow[int | None]]
+    ) -> Sequence[bool | exceptions.LedgerFailure | None]:
+        with self._lock:
+            return [self._revoke_one(*row) for row in rows]
+
+    def _revoke_one(self, id: str, epoch: int | None, fence: Fence) -> bool:
+        row = self._rows.get(id)
+        if row is None or row.state != ROW_OPEN or (epoch is not None and row.epoch > epoch):
+            return False
+        if self._refuses(fence):
+            return False
+        self._remove(id)
+        return True
+
+    def _drop(self, ids: Sequence[str]) -> None:
+        with self._lock:
+            for id in ids:
+                self._remove(id)
+
+    def _claim(self, id: str, epoch: int, holder: str) -> Claim:
+        with self._lock:
+            row = self._rows.get(id)
+            if row != Row(id, epoch, ROW_OPEN):
+                return refusal(row, epoch) or Claim(MISSING, epoch)
+            self._put(Row(id, epoch, ROW_CLAIMED, holder))
+            self._heartbeats[holder] = self._changed[id]
+            return Claim(GRANTED, epoch, None, holder)
+
+    def _renew(self, holder: str) -> None:
+        with self._lock:
+            self._heartbeats[holder] = self._clock.monotonic()
+
+    def _silence(self, holder: str) -> float | None:
+        with self._lock:
+            beat = self._heartbeats.get(holder)
+            return None if beat is None else self._clock.monotonic() - beat
+
+    def _finish(
+        self, holder: str, finished_rows: Sequence[tuple[str, int, bytes]], fence: Fence
+    ) -> list[bool | exceptions.LedgerFailure]:
+        results: list[bool | exceptions.LedgerFailure] = []
+        with self._lock:
+            for id, epoch, result in finished_rows:
+                is_owner = self._rows.get(id) == Row(id, epoch, ROW_CLAIMED, holder)
+                if is_owner and fence.id:
+                    is_owner = not self._refuses(fence)
+                if is_owner:
+                    self._put(Row(id, epoch, ROW_DONE, None, result))
+                results.append(is_owner)
+        return results
+
+    def _release(self, id: str, epoch: int, holder: str) -> bool:
+        with self._lock:
+            if self._rows.get(id) != Row(id, epoch, ROW_CLAIMED, holder):
+                return False
+            self._put(Row(id, epoch, ROW_OPEN))
+            return True
+
+    def _states(self, ids: Sequence[str]) -> list[Row | exceptions.LedgerFailure | None]:
+        with self._lock:
+            return [self._rows.get(id) for id in ids]
+
+    def _ids(self) -> set[str]:
+        with self._lock:
+            return set(self._rows)
+
+    def _list_rows(self, limit: int, after: str | None) -> Page:
+        with self._lock:
+            ids, next_after = page_of(self._rows, limit, after)
+            now = self._clock.monotonic()
+            return Page([self._listed(self._rows[id], now) for id in ids], next_after)
+
+    def _listed(self, row: Row, now: float) -> Listed:
+        age = now - self._changed[row.id]
+        return Listed(row.id, row.epoch, row.state, row.holder, age)
+
+    def sweep(self, older_than: float, only_done: bool = False) -> int:
+        with self._lock:
+            cutoff = self._clock.monotonic() - older_than
+            old = [
+                id
+                for id, row in self._rows.items()
+                if self._changed[id] <= cutoff
+                and (row.state == ROW_DONE or not only_done)
+                and (row.holder is None or self._heartbeats.get(row.holder, cutoff) <= cutoff)
+            ]
+            for id in old:
+                self._remove(id)
+            holders = {row.holder for row in self._rows.values()}
+            for holder in [h for h, beat in self._heartbeats.items() if beat <= cutoff]:
+                if holder not in holders:
+                    del self._heartbeats[holder]
+            return len(old)
+
+    def _put(self, row: Row) -> None:
+        self._rows[row.id] = row
+        self._changed[row.id] = self._clock.monotonic()
+
+    def _remove(self, id: str) -> None:
+        self._rows.pop(id, None)
+        self._changed.pop(id, None)
 
 
 class _Queue:
@@ -46,11 +214,10 @@ class _Exchange:
 
 
 class Hub:
-    """Queues, exchanges and bindings of one broker, guarded by `lock`.
+    """Queues, exchanges, bindings and the ledger of one broker, guarded by `lock`.
 
-    All users of this broker share `ledger`, which the first user sets under `lock`. `gate` is a
-    hook for tests: it is called with each message (queue, priority, data), and if it returns True,
-    the message is not stored.
+    `gate` is a hook for tests: it is called with each message (queue, priority, data), and if it
+    returns True, the message is not stored.
     """
 
     def __init__(self, name: str) -> None:
@@ -60,7 +227,7 @@ class Hub:
         self.exchanges: dict[str, _Exchange] = {}
         self.message_numbers = itertools.count()
         self.connections = 0
-        self.ledger: Any = None
+        self.ledger = MemoryLedger(lock=self.lock)
         self.gate: Callable[[str, int, bytes], bool] | None = None
 
 
@@ -99,7 +266,7 @@ class MemoryBroker(Broker):
 
     def __init__(self, name: str, rows: RowAccess | None = None) -> None:
         super().__init__()
-        self._rows = rows or RowAccess()
+        self._holder = rows.holder if rows is not None else ""
         self.hub = _connect(name)
         self._lock = self.hub.lock
         self._signal = conditions.Event()
@@ -185,16 +352,16 @@ class MemoryBroker(Broker):
 
     def open_and_publish(self, rows: Sequence[Opening], frames: Sequence[Frame]) -> list[int]:
         with self._lock:
-            self._rows.ledger.open_many([(row.id, row.epoch, row.fence) for row in rows])
+            self.hub.ledger.open_many([(row.id, row.epoch, row.fence) for row in rows])
             return [self._publish(frame) for frame in frames]
 
     def _finish(
         self, batch: Sequence[Finish], take_order: None
     ) -> tuple[Sequence[bool], Sequence[Delivery]]:
-        ledger, finished = self._rows.ledger, []
+        ledger, finished = self.hub.ledger, []
         with self._lock:
             for id, epoch, delivery, reply in batch:
-                is_own = ledger.finish(id, epoch, self._rows.holder, reply.head + reply.body)
+                is_own = ledger.finish(id, epoch, self._holder, reply.head + reply.body)
                 if not is_own:
                     row = ledger.state(id)
                     is_own = row is None or (row.epoch, row.state) == (epoch, ROW_DONE)
@@ -256,11 +423,11 @@ class MemoryBroker(Broker):
         _, number, data, redelivered = entry
         label, data = _encoding.split(data)
         delivery = self._taken[number] = Delivery(queue, entry, data, redelivered)
-        ledger, holder = self._rows.ledger, self._rows.holder
-        row = _encoding.row_of(label, ledger.digest) if holder and label else None
+        ledger = self.hub.ledger
+        row = _encoding.row_of(label, ledger.digest) if self._holder and label else None
         if row is not None:
             delivery.label, delivery.taken_at = label, time.monotonic()
-            delivery.claim = ledger.claim(*row, holder)
+            delivery.claim = ledger.claim(*row, self._holder)
         return delivery
 
     def _unclaim(self, delivery: Delivery) -> None:
@@ -268,7 +435,7 @@ class MemoryBroker(Broker):
         claim, delivery.claim = delivery.claim, None
         if claim is not None and claim.granted:
             id, epoch = delivery.label[1:].split(b" ")[:2]
-            self._rows.ledger.release(id.decode(), int(epoch), self._rows.holder)
+            self.hub.ledger.release(id.decode(), int(epoch), self._holder)
 
     def refuse(self, delivery: Delivery) -> None:
         with self._lock:
@@ -329,7 +496,7 @@ class MemoryKind(BrokerKind):
     name = "memory"
     options = MemoryOptions
     is_local = is_in_process = True
-    ledger = "wbengine.transports._memory.memory_ledger:of_broker"
+    ledger = "wbengine.transports._memory.memory_broker:of_broker"
     has_rows = True
 
     def resolve(
@@ -354,6 +521,23 @@ def hub_name(url: str | None) -> str:
     if not mark or scheme != "memory":
         return "default"
     return object_names.check_label("memory broker", rest.strip("/") or "default")
+
+
+def check(place: str) -> str:
+    """Return the name of the hub in the place of a ledger; see `hub_name`."""
+    return hub_name(place)
+
+
+def is_at(place: str, broker: object) -> bool:
+    return hub_name(place) == broker
+
+
+def open_place(place: str, result_ttl: float | None) -> Ledger:
+    return hub(hub_name(place)).ledger
+
+
+def of_broker(target: Target, role: str, result_ttl: float | None) -> Ledger:
+    return hub(target.place).ledger
 
 
 KIND: Final = MemoryKind()
