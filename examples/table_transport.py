@@ -176,10 +176,6 @@ class TableBroker(Broker):
         free = "UPDATE message SET owner = NULL, again = again OR ? WHERE n = ? AND owner = ?"
         self._write(free, delivered, delivery.token, self._id)
 
-    def discard(self, delivery: Delivery, why: str) -> None:
-        self.settle_many((delivery,))
-        self.warn_discarded(delivery, why)
-
     def wait(self, timeout: float | None, queues: Sequence[str] = ()) -> None:
         self._woken_up.wait(
             self._poll_seconds if timeout is None else min(timeout, self._poll_seconds)

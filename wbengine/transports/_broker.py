@@ -371,9 +371,10 @@ class Broker(abc.ABC):
         If this is impossible now, raise an error, and requeue it when the connection is closed.
         """
 
-    @abc.abstractmethod
     def discard(self, delivery: Delivery, why: str) -> None:
         """Delete a message that cannot be delivered, and log `why`. A folder keeps a copy."""
+        self.warn_discarded(delivery, why)
+        self.refuse(delivery)
 
     def warn_discarded(self, delivery: Delivery, why: str) -> None:
         queue = delivery.queue

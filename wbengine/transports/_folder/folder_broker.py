@@ -474,9 +474,7 @@ class FileBroker(Broker):
             files.write_new(location, delivery.data or b"")
         except (OSError, exceptions.TransportFailure) as error:
             location = f"none ({error})"
-        self._unclaim(delivery)
-        self.settle_many([delivery])
-        self.warn_discarded(delivery, f"{why}; copy: {location}")
+        super().discard(delivery, f"{why}; copy: {location}")
 
     def _register(self) -> int:
         """Return the base number of the connection. The first call registers the connection."""

@@ -458,10 +458,6 @@ class MemoryBroker(Broker):
             if target is not None:
                 self._push(target, (before, number, data, redelivered or delivered))
 
-    def discard(self, delivery: Delivery, why: str) -> None:
-        self.warn_discarded(delivery, why)
-        self.refuse(delivery)
-
     def wait(self, timeout: float | None, queues: Sequence[str] = ()) -> None:
         self._signal.wait(timeout)
 

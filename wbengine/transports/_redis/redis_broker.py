@@ -579,10 +579,6 @@ class RedisBroker(Broker):
             if delivered:
                 raise
 
-    def discard(self, delivery: Delivery, why: str) -> None:
-        self.warn_discarded(delivery, why)
-        self.refuse(delivery)
-
     def wait(self, timeout: float | None, queues: Sequence[str] = ()) -> None:
         """Wait for messages, and take them when the wait ends in the server.
 

@@ -491,10 +491,6 @@ class SQLBroker(Broker):
         consumer, n = delivery.token
         return {"consumer": consumer, "n": n, "holder": self._rows.holder or None}
 
-    def discard(self, delivery: Delivery, why: str) -> None:
-        self.warn_discarded(delivery, why)
-        self.refuse(delivery)
-
     # Waiting.
 
     def wait(self, timeout: float | None, queues: Sequence[str] = ()) -> None:
