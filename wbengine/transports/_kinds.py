@@ -31,11 +31,11 @@ KINDS: Final[Mapping[str, str]] = {
     "rediss": "wbengine.transports._redis.redis_kind:KIND",
     "filesystem": "wbengine.transports._folder.folder_kind:KIND",
     "memory": "wbengine.transports._memory.memory_broker:KIND",
-    "postgresql": "wbengine.transports._sql.postgresql_kind:KIND",
-    "postgres": "wbengine.transports._sql.postgresql_kind:KIND",
-    "pgsql": "wbengine.transports._sql.postgresql_kind:KIND",
-    "mysql": "wbengine.transports._sql.mysql_kind:KIND",
-    "mariadb": "wbengine.transports._sql.mysql_kind:KIND",
+    "postgresql": "wbengine.transports._sql.sql_kind:POSTGRESQL",
+    "postgres": "wbengine.transports._sql.sql_kind:POSTGRESQL",
+    "pgsql": "wbengine.transports._sql.sql_kind:POSTGRESQL",
+    "mysql": "wbengine.transports._sql.sql_kind:MYSQL",
+    "mariadb": "wbengine.transports._sql.sql_kind:MYSQL",
 }
 #: Names of wbengine's transports by their names elsewhere, for hints in error messages.
 _ALIASES: Final[Mapping[str, str]] = {

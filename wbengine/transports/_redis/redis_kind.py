@@ -10,7 +10,7 @@ from wbengine._configuration import named_options, tls_options
 from wbengine._imports import installing
 from wbengine._introspection import object_names
 from wbengine._redis import client_options
-from wbengine.transports import _network_errors
+from wbengine.transports import _reasons
 from wbengine.transports._broker import Broker
 from wbengine.transports._kinds import BrokerKind, Target
 
@@ -83,7 +83,7 @@ class RedisKind(BrokerKind):
             case "TimeoutError":
                 return "it does not answer"
             case "ConnectionError" if isinstance(error.__context__, OSError):
-                return _network_errors.explain(error.__context__)
+                return _reasons.explain_network_error(error.__context__)
         return None
 
     def may_pass(self, error: BaseException) -> bool:

@@ -16,7 +16,6 @@ from wbengine import _sql, exceptions
 from wbengine._text import data_formats
 from wbengine.transports._sql import mysql_statements as sql
 from wbengine.transports._sql import request_tables
-from wbengine.transports._sql.mysql_transaction import Transaction
 from wbengine.transports._sql.sql_session import Session, Statement
 
 __all__ = ["LOST", "MySQLSession", "check_version"]
@@ -115,7 +114,7 @@ class MySQLSession(Session):
 
     def _transact(self, statements: Sequence[Statement]) -> list[list[Any]]:
         try:
-            transaction = Transaction(self._driver)
+            transaction = sql.Transaction(self._driver)
             results = [
                 transaction.rows(statement, values)
                 if isinstance(statement, str)
