@@ -14,7 +14,6 @@ from tests.seams.requests import Requests
 from tests.seams.transports import Folder
 from wbengine import exceptions
 from wbengine.transports._broker import Delivery, Frame
-from wbengine.transports._folder import folder_broker
 
 Connect = Callable[..., Requests]
 
@@ -57,16 +56,13 @@ def test_a_result_is_written_once(connect: Connect, root: Path) -> None:
     assert Folder(root).messages("answers") == [result]
 
 
-def test_failed_finish_changes_nothing_and_can_be_repeated(
-    connect: Connect, root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_finish_changes_nothing_and_can_be_repeated(connect: Connect, root: Path) -> None:
     """A result is never stored without its reply, and a reply never without its result."""
     worker = connect("w")
     worker.open(("a", 1), ("b", 1), ("c", 1))
     batch = worker.batch(*((taken, b"r") for taken in worker.take()))
     unwritable: Any = float("nan")
     damaged = batch[2]._replace(reply=Frame("", "answers", unwritable, b""))
-    monkeypatch.setattr(folder_broker, "batches_of", lambda items, *others: [items])
     with pytest.raises(exceptions.TransportFailure):
         worker.broker.finish([*batch[:2], damaged])
     assert Folder(root).messages("answers") == [] and len(Folder(root).messages("q")) == 3

@@ -92,8 +92,8 @@ PARTS: dict[str, tuple[str, ...]] = {
         f"{_WIRE}._connections.amqp_receiver:AmqpReceiver.drain",
         f"{_WIRE}._connections.amqp_sender:AmqpSender._publish",
         f"{_WIRE}._connections.amqp_confirms:ReplyPublisher.answer",
-        "wbengine.transports._folder.folder_broker:FileBroker._publish",
-        "wbengine.transports._folder.folder_broker:FileBroker._finish_part",
+        "wbengine.transports._folder.folder_broker:FileBroker.publish_many",
+        "wbengine.transports._folder.folder_broker:FileBroker._finish",
         "wbengine.transports._folder.folder_broker:FileBroker.take_many",
     ),
     "task": (f"{_WIRE}.endpoint:Endpoint.begin",),
@@ -151,10 +151,10 @@ SENDS = {
     f"{_WIRE}._connections.amqp_confirms:ReplyPublisher.answer": (
         "wbengine.transports._amqp.amqp_socket:AmqpSocket.flush"
     ),
-    "wbengine.transports._folder.folder_broker:FileBroker._publish": (
+    "wbengine.transports._folder.folder_broker:FileBroker.publish_many": (
         "wbengine.transports._folder.fifos:notify"
     ),
-    "wbengine.transports._folder.folder_broker:FileBroker._finish_part": (
+    "wbengine.transports._folder.folder_broker:FileBroker._finish": (
         "wbengine.transports._folder.fifos:notify"
     ),
 }

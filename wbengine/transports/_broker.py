@@ -19,7 +19,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 from wbengine import exceptions
 from wbengine._logs.repeated_messages import RareWarnings
@@ -27,8 +27,6 @@ from wbengine.transports import _encoding
 from wbengine.transports._ledger import Opening
 
 LOG = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 #: Maximum size of a batch of messages. A larger message is taken alone.
 MAX_BATCH_BYTES: Final = 4 * 1024 * 1024
@@ -61,7 +59,6 @@ class Delivery:
     The consumer parses it before it calls its handler.
 
     :ivar token: what the broker needs to settle the message; None: it is settled or requeued.
-    :ivar finished: whether `Broker.finish` has finished its request.
     :ivar data: the encoded message; None if its body was in a row that has been deleted since.
     :ivar body_location: location of the body if it is stored out of line; `Broker.fetch` loads it.
     :ivar claim: the reply of the ledger, if the request was claimed in the same step; else None.
@@ -71,7 +68,7 @@ class Delivery:
 
     __slots__ = (
         "acknowledged", "body", "body_location", "channel", "claim", "data", "delivery_info",
-        "delivery_tag", "finished", "headers", "label", "properties", "queue", "redelivered",
+        "delivery_tag", "headers", "label", "properties", "queue", "redelivered",
         "taken_at", "token",
     )  # fmt: skip
 
@@ -90,7 +87,7 @@ class Delivery:
         self.taken_at: float | None = None
         self.channel: Consumer | None = None
         self.delivery_tag = 0
-        self.acknowledged = self.finished = False
+        self.acknowledged = False
 
     def parse(self) -> None:
         """Set the properties, the headers and the body.
@@ -143,30 +140,14 @@ class Finish(NamedTuple):
 Handle = Callable[[Delivery], object]
 
 
-def batches_of(
-    items: Sequence[T], frame_of: Callable[[T], Frame], max_messages: int
-) -> Iterator[list[T]]:
-    """Split items with messages into batches for one statement, of at most `MAX_BATCH_BYTES`.
-
-    A larger message is the last one of its batch.
-    """
-    batch: list[T] = []
-    size = 0
-    for item in items:
-        batch.append(item)
-        size += frame_of(item).size
-        if len(batch) == max_messages or size >= MAX_BATCH_BYTES:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
-
-
 class Broker(abc.ABC):
     """A connection to one of wbengine's own brokers.
 
     Only the draining thread may call `refresh`, `take_many`, `watch`, `unwatch`, `wait` and
     `drain`. All other methods are thread-safe. Do not call any after `close`.
+
+    Callers limit the size of a batch. That of the sender has at most 64 messages and 1 MiB, unless
+    it is a single message.
     """
 
     #: Maximum number of messages that one consumer takes at a time.

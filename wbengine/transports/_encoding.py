@@ -18,8 +18,6 @@ from wbengine._text import data_formats, json_text
 #: Maximum size of a message in bytes, for publishing and reading.
 LIMIT: Final = 64 * 1024 * 1024
 
-LABEL_LIMIT: Final = 1024
-
 #: Headers of a request that identify its row in a ledger.
 _LEDGER: Final = "wbe-ledger"
 _EPOCH: Final = "wbe-epoch"

@@ -31,7 +31,6 @@ from wbengine.transports._broker import (
     Delivery,
     Finish,
     Frame,
-    batches_of,
 )
 from wbengine.transports._folder import fifos, files, folder_tables
 from wbengine.transports._folder.folder_tables import FREE, MAX_TAKES
@@ -52,8 +51,6 @@ _MAX_KEY_LENGTH: Final = 250
 _DEAD_SWEEP_SECONDS: Final = 2.0
 #: Interval at which consumed queues are marked as used.
 _TOUCH_SECONDS: Final = 1800.0
-#: Maximum number of messages in one statement, which also ends at `MAX_BATCH_BYTES`.
-_MAX_MESSAGES_PER_STATEMENT: Final = 64
 #: Token that identifies no message: the request of a requeued message is finished without it.
 _REQUEUED: Final = (0, 0)
 
@@ -189,10 +186,6 @@ class FileBroker(Broker):
     def publish_many(self, frames: Sequence[Frame]) -> Iterator[bool]:
         if any(frame.head[:1] == b"!" for frame in frames):
             self._out.check_room(exceptions.TransportFailure)
-        for part in batches_of(frames, lambda frame: frame, _MAX_MESSAGES_PER_STATEMENT):
-            yield from self._publish(part)
-
-    def _publish(self, frames: Sequence[Frame]) -> list[bool]:
         now = folder_tables.now()
         while True:
             routing = self._routes
@@ -214,7 +207,7 @@ class FileBroker(Broker):
             if (inserted < count or not all(routes)) and self._is_changed(routing) and not inserted:
                 continue
             self._notify(routes)
-            return [bool(queues) for queues in routes]
+            return map(bool, routes)
 
     def open_and_publish(self, rows: Sequence[Opening], frames: Sequence[Frame]) -> list[int]:
         self._out.check_room(exceptions.TransportFailure)
@@ -226,27 +219,19 @@ class FileBroker(Broker):
     def _finish(
         self, batch: Sequence[Finish], take_order: None
     ) -> tuple[Sequence[bool], Sequence[Delivery]]:
-        # An attempt that failed at a later request has finished the others.
-        unfinished = [each for each in batch if not each.delivery.finished]
-        finished = [True] * (len(batch) - len(unfinished))
-        finish_part = self._finish_part if self._in is self._out else self._finish_in_two_folders
-        for part in batches_of(unfinished, lambda each: each.reply, _MAX_MESSAGES_PER_STATEMENT):
-            finished += finish_part(part)
-        return finished, ()
-
-    def _finish_part(self, batch: Sequence[Finish]) -> list[bool]:
+        if self._in is not self._out:
+            return self._finish_in_two_folders(batch), ()
         ends = [
             (each.id, each.epoch, self._rows.holder, *(each.delivery.token or _REQUEUED)[:2])
             for each in batch
         ]
         changed_rows, routes = self._insert("ended", ends, [each.reply for each in batch])
         for each in batch:
-            each.delivery.token, each.delivery.finished = None, True
+            each.delivery.token = None
         # Each reply changes its row, adds a message to each queue, and deletes its request.
         if changed_rows >= sum(map(len, routes)) + 2 * len(routes):
-            return [True] * len(batch)
-        foreign_rows = self._rows_of_others([(each.id, each.epoch) for each in batch])
-        return [(each.id, each.epoch) not in foreign_rows for each in batch]
+            return [True] * len(batch), ()
+        return self._own_rows(batch), ()
 
     def _insert(
         self, view: str, rows: Sequence[tuple[Any, ...]], frames: Sequence[Frame]
@@ -281,31 +266,28 @@ class FileBroker(Broker):
                 " WHERE id = ? AND epoch = ? AND state = 1 AND holder = ?",
                 (frame.head + frame.body, folder_tables.now(), id, epoch, self._rows.holder),
             )
-        foreign_rows = self._rows_of_others([(each.id, each.epoch) for each in batch])
-        is_own = [(each.id, each.epoch) not in foreign_rows for each in batch]
+        is_own = self._own_rows(batch)
         replies = [each.reply for each, own in zip(batch, is_own, strict=True) if own]
         for _ in self.publish_many(replies):
             pass
         self.settle_many([each.delivery for each in batch])
         return is_own
 
-    def _rows_of_others(self, ended: Sequence[tuple[str, int]]) -> set[tuple[str, int]]:
-        """Return those (id, epoch) whose row another process owns.
+    def _own_rows(self, batch: Sequence[Finish]) -> list[bool]:
+        """Return for each request whether no other process owns its row.
 
-        Missing rows are not reported. If the engine deleted the row, it ignores the reply; if the
-        row was lost, the engine may wait for the reply.
-        A row that was opened again since its result was stored is reported, too: its engine has
-        received the result.
+        This includes missing rows. If the engine deleted the row, it ignores the reply; if the row
+        was lost, the engine may wait for the reply.
+        A row that was opened again since its result was stored is excluded: its engine has received
+        the result.
         """
-        return {
-            (id, epoch)
-            for id, epoch in self._in.read(
-                "SELECT request.id, json_extract(value, '$[1]') AS told"
-                " FROM json_each(?) JOIN request ON request.id = json_extract(value, '$[0]')"
-                " WHERE request.epoch <> told OR state <> 2",
-                (json.dumps(ended),),
-            )
-        }
+        foreign_rows = self._in.read(
+            "SELECT request.id, json_extract(value, '$[1]') AS told"
+            " FROM json_each(?) JOIN request ON request.id = json_extract(value, '$[0]')"
+            " WHERE request.epoch <> told OR state <> 2",
+            (json.dumps([(each.id, each.epoch) for each in batch]),),
+        )
+        return [(each.id, each.epoch) not in foreign_rows for each in batch]
 
     def _is_changed(self, routing: _routing.Routes) -> bool:
         """Return whether another process changed the routing."""

@@ -36,7 +36,6 @@ from wbengine.transports._broker import (
     Delivery,
     Finish,
     Frame,
-    batches_of,
 )
 from wbengine.transports._ledger import Opening, RowAccess
 from wbengine.transports._nudge import Nudge
@@ -63,7 +62,6 @@ _FIRST_POLL_SECONDS: Final = 0.02
 #: After an outage, owners of queues reconnect within the latter.
 _SWEEP_SECONDS: Final = 2.0
 _QUEUE_SWEEP_SECONDS: Final = 60.0
-_MAX_MESSAGES_PER_STATEMENT: Final = 64
 #: Token that identifies no message: the request of a requeued message is finished without it. No
 #: consumer has this name, and in MySQL that of waiting messages is ''.
 _REQUEUED: Final = ("-", 0)
@@ -91,7 +89,7 @@ class SQLBroker(Broker):
     :raises TransportFailure: if it refuses, or if the tables have another format.
     """
 
-    batch = _MAX_MESSAGES_PER_STATEMENT
+    batch = 64
     labels = True
     session_type: ClassVar[type[Session]]
     #: The module of the statements.
@@ -192,10 +190,6 @@ class SQLBroker(Broker):
     # Publishing.
 
     def publish_many(self, frames: Sequence[Frame]) -> Iterator[bool]:
-        for part in batches_of(frames, lambda frame: frame, self.batch):
-            yield from map(bool, self._publish(part))
-
-    def _publish(self, frames: Sequence[Frame]) -> list[int]:
         rows = []
         for frame in frames:
             label, head = _encoding.split(frame.head)
@@ -208,7 +202,7 @@ class SQLBroker(Broker):
             return self.sql.PUBLISH, _columns(names, messages)
 
         _, routes, _ = self._send(frames, work)
-        return [len(queues) for queues in routes]
+        return map(bool, routes)
 
     def open_and_publish(self, rows: Sequence[Opening], frames: Sequence[Frame]) -> list[int]:
         given = [
@@ -236,20 +230,6 @@ class SQLBroker(Broker):
     def _finish(
         self, batch: Sequence[Finish], take_order: Take | None
     ) -> tuple[Sequence[bool], Sequence[Delivery]]:
-        # An attempt that failed at a later request has finished the others.
-        unfinished = [each for each in batch if not each.delivery.finished]
-        finished = [True] * (len(batch) - len(unfinished))
-        parts = [*batches_of(unfinished, lambda each: each.reply, self.batch)]
-        for part in parts[:-1]:
-            finished += self._finish_part(part, None)[0]
-        if parts:
-            done, taken = self._finish_part(parts[-1], take_order)
-            return finished + done, taken
-        return finished, () if take_order is None else self._take(take_order)
-
-    def _finish_part(
-        self, batch: Sequence[Finish], take: Take | None
-    ) -> tuple[list[bool], list[Delivery]]:
         tokens = [each.delivery.token or _REQUEUED for each in batch]
         given = [
             (each.id, each.epoch, n, each.reply.head + each.reply.body)
@@ -265,9 +245,9 @@ class SQLBroker(Broker):
             columns = _columns(("ids", "epochs", "taken", "data"), given)
             return self.sql.FINISH, {**owner, **columns, **_places(routes, frames)}
 
-        rows, _, taken = self._send(frames, work, take)
+        rows, _, taken = self._send(frames, work, take_order)
         for each in batch:
-            each.delivery.token, each.delivery.finished = None, True
+            each.delivery.token = None
         self._settled_count += len(batch)
         foreign_rows = rows[0][1]
         return [number not in foreign_rows for number in range(1, len(batch) + 1)], taken
