@@ -185,7 +185,7 @@ class FileBroker(Broker):
 
     def publish_many(self, frames: Sequence[Frame]) -> Iterator[bool]:
         if any(frame.head[:1] == b"!" for frame in frames):
-            self._out.check_room(exceptions.TransportFailure)
+            self._out.check_room()
         now = folder_tables.now()
         while True:
             routing = self._routes
@@ -210,7 +210,7 @@ class FileBroker(Broker):
             return map(bool, routes)
 
     def open_and_publish(self, rows: Sequence[Opening], frames: Sequence[Frame]) -> list[int]:
-        self._out.check_room(exceptions.TransportFailure)
+        self._out.check_room()
         _, routes = self._insert(
             "opened", [(row.id, row.epoch, *row.fence) for row in rows], frames
         )

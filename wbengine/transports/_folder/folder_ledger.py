@@ -6,9 +6,10 @@ claim and finish rows together with messages, and receive the clock of the host 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -45,15 +46,18 @@ class DirectoryLedger(TableLedger):
         return self._folder.digest
 
     def _execute(self, operation: str, statement: str, values: Mapping[str, Any]) -> int:
-        return self._folder.write(statement, _bound(values), exceptions.LedgerFailure)
+        with _failures():
+            return self._folder.write(statement, _bound(values))
 
     def _read(
         self, operation: str, statement: str, values: Mapping[str, Any]
     ) -> list[tuple[Any, ...]]:
-        return self._folder.read(statement, _bound(values), exceptions.LedgerFailure)
+        with _failures():
+            return self._folder.read(statement, _bound(values))
 
     def _open(self, rows: Sequence[_ledger.FencedRow[int]]) -> None:
-        self._folder.check_room(exceptions.LedgerFailure)
+        with _failures():
+            self._folder.check_room()
         super()._open(rows)
 
     def _silence(self, holder: str) -> float | None:
@@ -69,6 +73,14 @@ class DirectoryLedger(TableLedger):
             closed, self._closed = self._closed, True
         if not closed:
             self._folder.release()
+
+
+@contextlib.contextmanager
+def _failures() -> Iterator[None]:
+    try:
+        yield
+    except exceptions.TransportFailure as error:
+        raise exceptions.LedgerFailure(str(error)) from error
 
 
 def _bound(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -37,6 +37,8 @@ LOG = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 Rows = list[tuple[Any, ...]]
+#: The values of a statement, by place or by name.
+Values = Sequence[Any] | Mapping[str, Any]
 
 #: Clock for the age of rows, messages and queues.
 now: Final = time.monotonic
@@ -166,7 +168,7 @@ class Folder:
         #: Time at which another process last blocked writing.
         self.last_blocked_at = -math.inf
         self._reset()
-        with _fork_gate, self._lock, self._failures(exceptions.TransportFailure):
+        with _fork_gate, self._lock, self._failures():
             self._open()
 
     def _reset(self) -> None:
@@ -199,19 +201,14 @@ class Folder:
             if self.users <= 0:
                 self._close()
 
-    def write(
-        self,
-        statement: str,
-        values: Sequence[Any] | Mapping[str, Any] = (),
-        failure: type[exceptions.WbengineException] = exceptions.TransportFailure,
-    ) -> int:
+    def write(self, statement: str, values: Values = ()) -> int:
         """Execute one statement and return the number of changed rows.
 
-        :raises failure: if it fails. Nothing is changed then.
+        :raises TransportFailure: if it fails. Nothing is changed then.
         """
-        return self._do(lambda it: it.execute(statement, values).rowcount, failure)
+        return self._do(lambda it: it.execute(statement, values).rowcount)
 
-    def write_through(self, statement: str, values: Sequence[Any] = ()) -> int:
+    def write_through(self, statement: str, values: Values) -> int:
         """Execute one statement and return the number of changed rows, including those of triggers.
 
         :raises TransportFailure: if it fails. Nothing is changed then.
@@ -222,43 +219,34 @@ class Folder:
             connection.execute(statement, values)
             return connection.total_changes - before
 
-        return self._do(work, exceptions.TransportFailure)
+        return self._do(work)
 
-    def read(
-        self,
-        statement: str,
-        values: Sequence[Any] | Mapping[str, Any] = (),
-        failure: type[exceptions.WbengineException] = exceptions.TransportFailure,
-    ) -> Rows:
+    def read(self, statement: str, values: Values = ()) -> Rows:
         """Execute one statement and return all its rows.
 
-        :raises failure: if it fails.
+        :raises TransportFailure: if it fails.
         """
-        return self._do(lambda it: it.execute(statement, values).fetchall(), failure)
+        return self._do(lambda it: it.execute(statement, values).fetchall())
 
-    def check_room(self, failure: type[exceptions.WbengineException]) -> None:
+    def check_room(self) -> None:
         """Check that the disk has more free space than the reserve for results.
 
-        :raises failure: if it has less.
+        :raises TransportFailure: if it has less.
         """
-        with self._failures(failure):
+        with self._failures():
             disk = os.statvfs(self.root)
         free_bytes = disk.f_bavail * disk.f_frsize
         if free_bytes < _RESERVE_BYTES:  # Free pages of the file can also be used.
-            ((pages,),) = self.read("PRAGMA freelist_count", (), failure)
+            ((pages,),) = self.read("PRAGMA freelist_count")
             free_bytes += pages * _PAGE_BYTES
         if free_bytes < _RESERVE_BYTES:
-            raise failure(
+            raise exceptions.TransportFailure(
                 f"folder {self.root}: No space left on device (the last {_RESERVE_BYTES >> 20}"
                 " MB are reserved for results)"
             )
 
-    def _do(
-        self,
-        work: Callable[[sqlite3.Connection], _T],
-        failure: type[exceptions.WbengineException],
-    ) -> _T:
-        with _fork_gate, self._lock, self._failures(failure):
+    def _do(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
+        with _fork_gate, self._lock, self._failures():
             if self._connection is None:
                 self._open()
             elif not self._has_path():
@@ -291,19 +279,16 @@ class Folder:
                     raise sqlite3.OperationalError(writer or str(error)) from error
 
     @contextlib.contextmanager
-    def _failures(self, failure: type[exceptions.WbengineException]) -> Iterator[None]:
+    def _failures(self) -> Iterator[None]:
         try:
             yield
         except FileNotFoundError as error:
-            raise failure(f"folder {self.root} was deleted") from error
+            raise exceptions.TransportFailure(f"folder {self.root} was deleted") from error
         except OSError as error:
-            raise failure(f"folder {self.root}: {error.strerror or error}") from error
+            reason = error.strerror or error
+            raise exceptions.TransportFailure(f"folder {self.root}: {reason}") from error
         except sqlite3.Error as error:
-            raise failure(f"folder {self.root}: {error}") from error
-        except exceptions.TransportFailure as error:
-            if failure is exceptions.TransportFailure:
-                raise
-            raise failure(str(error)) from error
+            raise exceptions.TransportFailure(f"folder {self.root}: {error}") from error
 
     def _open(self) -> None:
         files.make_folder(self.root)

@@ -235,22 +235,13 @@ _hubs: dict[str, Hub] = {}
 _hubs_lock = threading.Lock()
 
 
-def hub(name: str = "default") -> Hub:
+def hub(name: str = "default", connections: int = 0) -> Hub:
+    """Return the hub with this name, and add connections to it. Create it if necessary."""
     with _hubs_lock:
-        return _find(name)
-
-
-def _find(name: str) -> Hub:
-    existing = _hubs.get(name)
-    if existing is None:
-        existing = _hubs[name] = Hub(name)
-    return existing
-
-
-def _connect(name: str) -> Hub:
-    with _hubs_lock:
-        target = _find(name)
-        target.connections += 1
+        target = _hubs.get(name)
+        if target is None:
+            target = _hubs[name] = Hub(name)
+        target.connections += connections
         return target
 
 
@@ -267,7 +258,7 @@ class MemoryBroker(Broker):
     def __init__(self, name: str, rows: RowAccess | None = None) -> None:
         super().__init__()
         self._holder = rows.holder if rows is not None else ""
-        self.hub = _connect(name)
+        self.hub = hub(name, connections=1)
         self._lock = self.hub.lock
         self._signal = conditions.Event()
         self._watched_queues: Counter[str] = Counter()

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import re
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import pymysql
@@ -105,9 +105,6 @@ class MySQLSession(Session):
         for table in sql.TABLES:
             connection.exec_driver_sql(table)
         connection.exec_driver_sql(sql.CREATE_ABOUT, {"format": data_formats.QUEUES.written})
-
-    def _execute(self, statement: Any, values: Mapping[str, Any] | None) -> list[Any]:
-        return self._transact([(statement, values or {})])[0]
 
     def _execute_all(self, transactions: Sequence[Sequence[Statement]]) -> list[list[Any]]:
         return [rows for statements in transactions for rows in self._transact(statements)]

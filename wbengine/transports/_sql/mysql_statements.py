@@ -276,11 +276,10 @@ def OPEN_AND_PUBLISH(transaction: Transaction, values: Values) -> Rows:
     if not new:
         return [(len(ids),)]
     if tried:
-        rows = "SELECT id, epoch, state FROM wbe_ledger WHERE id IN %(ids)s FOR UPDATE"
         epochs_by_id = dict(new)
         left_out |= {
             id
-            for id, epoch, state in transaction.rows(rows, {"ids": sorted(tried)})
+            for id, (epoch, state, *_) in _locked_rows(transaction, tried).items()
             if state != OPEN or epoch >= epochs_by_id.get(id, 0)
         }
     transaction.insert(
@@ -314,6 +313,20 @@ def _below_fence(transaction: Transaction, values: Values) -> set[str]:
     return {id for id, fence, run in runs if raised.get(fence, run) > run}
 
 
+def _locked_rows(
+    transaction: Transaction, ids: Iterable[str]
+) -> dict[str, tuple[int, int, str | None, bytes | None]]:
+    """Lock the rows of requests. Return epoch, state, holder and result by id."""
+    given = sorted({*ids})
+    if not given:  # SQL has no empty list.
+        return {}
+    statement = (
+        "SELECT id, epoch, state, holder, result FROM wbe_ledger WHERE id IN %(ids)s"
+        " ORDER BY id FOR UPDATE"
+    )
+    return {id: tuple(row) for id, *row in transaction.rows(statement, {"ids": given})}
+
+
 def FINISH(transaction: Transaction, values: Values) -> Rows:
     """Finish requests: store each result, publish the reply, delete the message.
 
@@ -324,12 +337,13 @@ def FINISH(transaction: Transaction, values: Values) -> Rows:
         return [(0, [])]
     ids, epochs, data = values["ids"], values["epochs"], values["data"]
     SETTLE(transaction, {"numbers": values["taken"], "consumers": values["consumers"]})
-    stored = "SELECT id, epoch, state, holder FROM wbe_ledger WHERE id IN %(ids)s ORDER BY id"
-    rows = {id: row for id, *row in transaction.rows(f"{stored} FOR UPDATE", {"ids": ids})}
-    done = [rows.get(id) == [epoch, CLAIMED, values["holder"]]
-            for id, epoch in zip(ids, epochs, strict=True)]  # fmt: skip
+    rows = _locked_rows(transaction, ids)
+    done = [
+        id in rows and rows[id][:3] == (epoch, CLAIMED, values["holder"])
+        for id, epoch in zip(ids, epochs, strict=True)
+    ]
     is_foreign = [
-        not is_done and id in rows and rows[id][:2] != [epoch, DONE]
+        not is_done and id in rows and rows[id][:2] != (epoch, DONE)
         for is_done, id, epoch in zip(done, ids, epochs, strict=True)
     ]
     results = zip(ids, epochs, data, done, strict=True)
@@ -387,7 +401,8 @@ def TAKE(transaction: Transaction, values: Values) -> Rows:
         chosen.append(row)
     if not chosen:
         return []
-    rows = _rows_of_requests(transaction, values["holder"], chosen)
+    ids = [id for _, _, _, id, *_ in chosen if id is not None]
+    rows = {} if values["holder"] is None else _locked_rows(transaction, ids)
     claimed = _claim(transaction, values["holder"], chosen, rows)
     transaction.count(
         "UPDATE wbe_messages SET consumer = %(consumer)s, take = %(take)s,"
@@ -403,20 +418,6 @@ def TAKE(transaction: Transaction, values: Values) -> Rows:
         )
         for n, queue, again, id, epoch, *_ in chosen
     ]  # fmt: skip
-
-
-def _rows_of_requests(
-    transaction: Transaction, holder: str | None, messages: Rows
-) -> dict[str, tuple[Any, ...]]:
-    """Lock the rows of requests. Return epoch, state, holder and result by id."""
-    ids = sorted({id for _, _, _, id, *_ in messages if id is not None})
-    if holder is None or not ids:
-        return {}
-    statement = (
-        "SELECT id, epoch, state, holder, result FROM wbe_ledger WHERE id IN %(ids)s"
-        " ORDER BY id FOR UPDATE"
-    )
-    return {id: tuple(row) for id, *row in transaction.rows(statement, {"ids": ids})}
 
 
 def _claim(

@@ -21,8 +21,8 @@ __all__ = ["Place", "Session", "Statement"]
 
 T = TypeVar("T")
 
-#: What a session executes, for example SQL, and its values.
-Statement = tuple[Any, Mapping[str, Any]]
+#: What a session executes, for example SQL, and the dict of its values, or None.
+Statement = tuple[Any, Any]
 
 _MAX_ATTEMPTS: Final = 8
 #: Time in which a lost session ends in the server.
@@ -167,7 +167,7 @@ class Session(abc.ABC):
         :raises TransportFailure: if the server refuses it. Nothing is changed then.
         :raises Exception: an error of the driver, if the connection is lost.
         """
-        return self._repeat(lambda: self._execute(statement, values))
+        return self._repeat(lambda: self._execute_all((((statement, values),),)))[0]
 
     def run_all(self, *transactions: Sequence[Statement]) -> list[list[Any]]:
         """Execute transactions in order, and return the rows of each statement.
@@ -177,9 +177,6 @@ class Session(abc.ABC):
         :raises TransportFailure, Exception: see `run`.
         """
         return self._repeat(lambda: self._execute_all(transactions))
-
-    @abc.abstractmethod
-    def _execute(self, statement: Any, values: Mapping[str, Any] | None) -> list[Any]: ...
 
     @abc.abstractmethod
     def _execute_all(self, transactions: Sequence[Sequence[Statement]]) -> list[list[Any]]: ...
