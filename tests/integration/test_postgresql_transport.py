@@ -223,7 +223,7 @@ def test_take_starts_at_first_message_of_an_earlier_take(database: Database) -> 
             order = broker.prepare_take(1, ["q"])
             assert order is not None
             starts.append(order.values["lows"][-1])
-            broker._take(order)
+            broker._take(order, ())
             publish(broker, b"b?")
     assert starts == [0, 0, 0, 1, 0, 3, 0, 5]
 

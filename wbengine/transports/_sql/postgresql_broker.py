@@ -57,8 +57,6 @@ class PostgreSQLBroker(SQLBroker):
         # registered.
         self._rung: set[str] = set()
         self._registered: frozenset[str] = frozenset()
-        # Queues whose consumers had capacity before the last take.
-        self._waiting: Sequence[str] = ()
         # Time of the search for messages that were published before the registration.
         self._next_search_at = math.inf
         self._next_vacuum_at = 0.0
@@ -90,14 +88,11 @@ class PostgreSQLBroker(SQLBroker):
         super()._forget_notified(queues)
         self._rung.difference_update(queues)
 
-    def take_many(self, groups: Sequence[tuple[int, Sequence[str]]]) -> list[tuple[int, Delivery]]:
-        if not self._session.is_polling:
-            self._waiting = [queue for _, queues in groups for queue in queues]
-        return super().take_many(groups)
-
-    def _take(self, take: Take) -> list[Delivery]:
-        take.values["waiting"] = waiting = list(self._waiting)
-        taken = super()._take(take)
+    def _take(self, take: Take, waiting: Sequence[str]) -> list[Delivery]:
+        if self._session.is_polling:
+            waiting = ()
+        take.values["waiting"] = list(waiting)
+        taken = super()._take(take, waiting)
         # A notification would have removed the registration.
         if waiting and not (take.has_more or self._rung):
             self._registered |= {*waiting}

@@ -383,7 +383,7 @@ class SQLBroker(Broker):
             # Before the statement, because a notification adds the queue again.
             self._forget_notified(candidates)
             take = self._begin_take(limit, candidates)
-            taken = self._take(take)
+            taken = self._take(take, [queue for _, waiting in groups for queue in waiting])
             self._unanswered.discard(take.values["take"])
             if take.has_more:
                 self._nonempty.update(candidates)
@@ -403,7 +403,8 @@ class SQLBroker(Broker):
         }  # fmt: skip
         return Take(values, time.monotonic())
 
-    def _take(self, take: Take) -> list[Delivery]:
+    def _take(self, take: Take, waiting: Sequence[str]) -> list[Delivery]:
+        """Take messages. `waiting`: all queues whose consumers have capacity."""
         try:
             return self._deliveries(take, self._run(self.sql.TAKE, take.values))
         except exceptions.TransportFailure:  # Nothing was taken.
