@@ -132,7 +132,7 @@ def test_ledgers_of_one_process_share_connections(database: sql_ends.Database) -
         )
         return int(count)
 
-    others = [ledgers.for_target(resolve(database.url)) for _ in range(3)]
+    others = [ledgers.choose(None, resolve(database.url)) for _ in range(3)]
     for number, ledger in enumerate(others):
         assert ledger is not None
         ledger.open(f"r{number}", 1)

@@ -144,7 +144,7 @@ def test_each_prefix_is_a_separate_ledger(redis_url, opened):
 
 def test_killed_consumer_does_not_keep_ledger_but_open_ledger_does(redis_url, client):
     target = resolve(str(redis_url), exchange="ex")
-    dead, last = ledgers.for_target(target), ledgers.for_target(target)
+    dead, last = ledgers.choose(None, target), ledgers.choose(None, target)
     users = "wbe:{ex}:users"
     client.hset(users, dead.user, int(client.hget(users, dead.user).split()[0]) - 31_000)
     last.close()
@@ -184,7 +184,7 @@ def test_ledger_adopts_identity_that_another_created_on_wiped_server(redis_url, 
 def test_connection_error_does_not_contain_password(redis_server, redis_url):
     redis_server.kill()
     with pytest.raises(exceptions.TransportFailure) as caught:
-        ledgers.for_target(resolve(str(redis_url)))
+        ledgers.choose(None, resolve(str(redis_url)))
     assert redis_server.password not in str(caught.value)
 
 

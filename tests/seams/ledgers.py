@@ -117,7 +117,7 @@ def snapshot(ledger: Ledger) -> Callable[[], None]:
 def of_broker(url: str | None, role: str = "engine", **options: Any) -> Ledger | None:
     """Return the ledger of a broker for an engine or a worker, or None if it has none."""
     transport = options.pop("transport", None)
-    return ledgers.for_target(resolve(url, transport, options), role)
+    return ledgers.choose(None, resolve(url, transport, options), role)
 
 
 def preloaded(place: str) -> None:

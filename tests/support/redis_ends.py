@@ -111,7 +111,7 @@ class Taker:
     def __init__(self, url, holder="w", exchange="ex", **ledger):
         self.url = url
         self.target = resolve(str(url), None, {"dead_after": 600}, exchange=exchange)
-        self.ledger = ledgers.for_target(self.target, **ledger)
+        self.ledger = ledgers.choose(None, self.target, **ledger)
         assert isinstance(self.ledger, redis_ledger.RedisLedger)
         self.target.rows.ledger, self.target.rows.holder = self.ledger, holder
         self.connection = transports.OwnConnection(self.target)

@@ -23,7 +23,7 @@ class Database:
         self.server = server
         self.url = url
         self.stack = contextlib.ExitStack()
-        ledger = ledgers.for_target(resolve(url))
+        ledger = ledgers.choose(None, resolve(url))
         assert ledger is not None
         self.ledger: _ledger.Ledger = ledger
         self.stack.callback(ledger.close)

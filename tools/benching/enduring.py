@@ -47,7 +47,7 @@ def engine(url: str, name: str, wanted: int, backlog: int, done: Any, may_take: 
     With a backlog, this number of requests is sent before the workers take any, again and again.
     """
     target = resolve(url)
-    ledger = ledgers.for_target(target)
+    ledger = ledgers.choose(None, target)
     assert ledger is not None
     target.rows.ledger = ledger
     with target.open() as broker:
@@ -90,7 +90,7 @@ def engine(url: str, name: str, wanted: int, backlog: int, done: Any, may_take: 
 def worker(url: str, name: str, may_take: Sequence[Event], has_ended: Event) -> None:
     """Take requests and finish them, unless an engine fills the queue."""
     target = resolve(url)
-    ledger = ledgers.for_target(target, "worker")
+    ledger = ledgers.choose(None, target, "worker")
     assert ledger is not None
     ledger.renew(name)
     target.rows.ledger, target.rows.holder = ledger, name
@@ -143,7 +143,7 @@ def _measure(
     context = multiprocessing.get_context("spawn")
     done, has_ended = context.Value("q", 0), context.Event()
     may_take = [context.Event() for _ in range(engines)]
-    ledger = ledgers.for_target(resolve(url))  # Creates the tables.
+    ledger = ledgers.choose(None, resolve(url))  # Creates the tables.
     assert ledger is not None
     ledger.close()
     with resolve(url).open() as broker:

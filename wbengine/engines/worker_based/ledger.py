@@ -104,10 +104,22 @@ def choose(
     role: str = "engine",
     result_ttl: float | None = _ledger.STALE_AFTER_SECONDS,
 ) -> _ledger.Ledger | None:
-    """Open the ledger at a checked place, or the broker's ledger; see `open_ledger`."""
-    if place is None:
-        return for_target(target, role, result_ttl)
-    return None if place == NONE else open_ledger(place, role, result_ttl)
+    """Open the ledger at a checked place, else that of the broker; see `open_ledger`.
+
+    :returns: None if `place` is `NONE`, or if the broker provides no ledger.
+    :raises TransportFailure: if the ledger of the broker cannot be used; then the broker is
+        unusable too.
+    """
+    if place is not None:
+        return None if place == NONE else open_ledger(place, role, result_ttl)
+    if target.kind.ledger is None:
+        return None
+    try:
+        return open_ledger(target, role, result_ttl)
+    except exceptions.LedgerFailure as exc:
+        raise exceptions.TransportFailure(
+            f"the broker at {target.shown} cannot be used: {exc}"
+        ) from exc
 
 
 def open_ledger(
@@ -133,15 +145,15 @@ def open_ledger(
             raise ValueError(f"ledger must be one of {_FORMS}, got {place!r}")
         opened: _ledger.Ledger = _kind(place).load().open_place(place, result_ttl)
         return opened
-    if not _provides_ledger(place):
+    if place.kind.ledger is None:
         raise ValueError(f"ledger must be given: the broker at {place.shown} provides none")
-    on_broker: _ledger.Ledger = object_names.load(str(place.kind.ledger))(place, role, result_ttl)
+    on_broker: _ledger.Ledger = object_names.load(place.kind.ledger)(place, role, result_ttl)
     return on_broker
 
 
 def shown(place: str | None, target: Target) -> str:
     """Return the place of a ledger for messages, without passwords."""
-    if place == NONE or (place is None and not _provides_ledger(target)):
+    if place == NONE or (place is None and target.kind.ledger is None):
         return f"no ledger with the broker {target.shown}"
     if place is None:
         return f"the ledger of the broker {target.shown}"
@@ -165,27 +177,6 @@ def check_result_ttl(seconds: float | None) -> float | None:
     ):
         raise ValueError(f"result_ttl must be 0 or more seconds, or None, got {seconds!r}")
     return seconds
-
-
-def for_target(
-    target: Target, role: str = "engine", result_ttl: float | None = _ledger.STALE_AFTER_SECONDS
-) -> _ledger.Ledger | None:
-    """Return the ledger of a broker, or None if the broker provides none. See `open_ledger`.
-
-    :raises TransportFailure: if the ledger cannot be used; then the broker is unusable too.
-    """
-    if not _provides_ledger(target):
-        return None
-    try:
-        return open_ledger(target, role, result_ttl)
-    except exceptions.LedgerFailure as exc:
-        raise exceptions.TransportFailure(
-            f"the broker at {target.shown} cannot be used: {exc}"
-        ) from exc
-
-
-def _provides_ledger(target: Target) -> bool:
-    return target.kind.ledger is not None
 
 
 def _kind(place: str) -> _Kind:
