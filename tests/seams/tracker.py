@@ -20,7 +20,7 @@ from wbengine._concurrency.clocks import Clock
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based import types
 from wbengine.engines.worker_based._discovery import finder, notify_schedule, roster
-from wbengine.engines.worker_based._engine_side import ledger_operations
+from wbengine.engines.worker_based._engine_side import rows
 from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.engines.worker_based._messages import worker_commands
 from wbengine.engines.worker_based._messages.request_messages import Reply
@@ -285,7 +285,7 @@ class Tracker:
         self._clock = clock
         self._do, self._say, self._lost = do, say, lost
         self._ledger = ledger
-        self._rows = ledger_operations.Rows(ledger, expiry) if ledger is not None else None
+        self._rows = rows.Rows(ledger, expiry) if ledger is not None else None
         self._finder = types.ProxyWorkerFinder(
             name,
             self,

@@ -14,9 +14,9 @@ from tests.support.workers import until
 from tests.unit.trackers import Bench, Fleet
 from wbengine import exceptions as exc
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based._engine_side import ledger_operations
 from wbengine.engines.worker_based._engine_side.ledger_operations import LedgerWriter
-from wbengine.engines.worker_based._engine_side.locked_tracker import FlowGuards, LockedTracker
+from wbengine.engines.worker_based._engine_side.rows import Rows
+from wbengine.engines.worker_based._engine_side.tracker_events import FlowGuards, LockedTracker
 from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.engines.worker_based._messages import headers as hd
 from wbengine.engines.worker_based._requests import tracker
@@ -119,9 +119,9 @@ def test_rows_not_dropped_at_close_are_dropped_by_next_writer(
     assert not dropped(ledger, "b")
 
 
-def open_rows() -> tuple[MemoryLedger, ledger_operations.Rows, Any]:
+def open_rows() -> tuple[MemoryLedger, Rows, Any]:
     ledger = MemoryLedger()
-    return ledger, ledger_operations.Rows(ledger, 60.0), Bench().pending()
+    return ledger, Rows(ledger, 60.0), Bench().pending()
 
 
 def test_reopen_succeeds_for_request_without_row() -> None:
@@ -155,7 +155,7 @@ def test_request_is_not_concluded_unless_claimed_by_lost_owner() -> None:
 def test_unreachable_ledger_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     """Another error, or the same error after a success, is logged again."""
     ledger, bench = Away(), Bench()
-    rows, entries = ledger_operations.Rows(ledger, 60.0), [bench.pending() for _ in range(3)]
+    rows, entries = Rows(ledger, 60.0), [bench.pending() for _ in range(3)]
 
     def log_messages() -> list[str]:
         caplog.clear()
@@ -210,7 +210,7 @@ def test_stored_reply_that_is_not_a_result_is_unreadable(reply: env.Envelope) ->
     bench = Bench()
     entries = [bench.pending(), bench.pending()]
     ledger = MemoryLedger()
-    rows = ledger_operations.Rows(ledger, 60.0)
+    rows = Rows(ledger, 60.0)
     for entry, result in zip(
         entries, (reply, stored({"state": pr.SUCCESS, "data": {"result": 7}})), strict=True
     ):

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import threading
-from types import SimpleNamespace
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
 from tests.unit.tracker_scripts import Script, play
-from tests.unit.trackers import T0, Bench
-from wbengine.engines.worker_based._engine_side.tracker_events import Publishing
+from tests.unit.trackers import T0, Bench, Fleet
+from wbengine.engines.worker_based._engine_side.ledger_operations import LedgerWriter
+from wbengine.engines.worker_based._engine_side.tracker_events import FlowGuards, LockedTracker
 from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.engines.worker_based._requests import effects as fx
 from wbengine.engines.worker_based._requests.recovery_with_ledger import MAX_FRONT_ROWS
+from wbengine.engines.worker_based._requests.tracker import RequestTracker
+from wbengine.transports._memory.memory_ledger import MemoryLedger
 
 #: The loss of the worker of `a`, with a ledger: its row is reopened, or concluded.
 REOPENED: Final = "lost w1 > read a lost=w1; row a CLAIMED w1 lost=w1 > reopen a2; reopened a"
@@ -238,11 +239,12 @@ def test_first_publication_after_opening_the_row_counts_as_one() -> None:
     """The count determines the pause before the next copy."""
     entry = Bench().pending()
     effect = fx.Dispatch(entry, 1, env.Envelope("", {}))
-    message: Any = SimpleNamespace(correlation=effect, envelope=effect.envelope, withdrawn=False)
-    requests: Any = SimpleNamespace(tracker=SimpleNamespace(observers=()), lock=threading.RLock())
-    guards: Any = SimpleNamespace(owns=lambda flow: True)
-    writer: Any = SimpleNamespace(open=list)
-    Publishing(requests, guards, writer).prepare([message])
+    requests = LockedTracker(RequestTracker("e", Fleet()), print)
+    writer = LedgerWriter(None, requests, FlowGuards())
+    writer.use(MemoryLedger())
+    message = writer.message(effect)
+    message.hooks.prepare([message])
+    writer.close()
     assert entry.publish_count == 1 and not message.withdrawn
 
 

@@ -16,7 +16,7 @@ from tests.support import worker_tasks as tasks
 from tests.support.workers import until, worker_in_thread
 from tests.views import waiting_task
 from wbengine import engines, exceptions, transports
-from wbengine.engines.worker_based._engine_side.administration import Pings
+from wbengine.engines.worker_based._engine_side.pings import Pings
 from wbengine.engines.worker_based._messages import headers as hd
 from wbengine.fleet import _ledgers, _message_queues
 from wbengine.fleet import client as fleets

@@ -1,17 +1,19 @@
 """The executor of the worker-based engine.
 
 `WorkerTaskExecutor` is the port of engines: it submits, withdraws and cancels requests, in the
-threads of the engines. Its parts are in `engine_side`:
+threads of the engines. It performs the effects of its tracker in the thread whose event caused
+them. Its parts are in `engine_side`:
 
-- `locked_tracker`: the state of all requests, with the lock of the executor;
-- `tracker_events`: messages of workers, times, and the effects of the tracker, such as publishing;
-- `ledger_operations`: rows of requests;
-- `administration`: methods that inspect or control workers and requests.
+- `tracker_events`: messages of workers and times, and the lock of the tracker;
+- `ledger_operations`: publishing requests, and their rows;
+- `pings`: pings that wait for replies.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import itertools
 import logging
 import queue
 import threading
@@ -31,21 +33,26 @@ from wbengine.engines.worker_based import proxy
 from wbengine.engines.worker_based._connections import (
     connecting,
     consumer_loop,
+    dead_letters,
     queue_counts,
     topology,
 )
+from wbengine.engines.worker_based._connections.sender import DeliveryHooks, OutgoingMessage
 from wbengine.engines.worker_based._discovery import finder, snapshots
 from wbengine.engines.worker_based._discovery.clock_differences import Clocks
-from wbengine.engines.worker_based._engine_side.administration import Administration, Pings
+from wbengine.engines.worker_based._engine_side import pings
 from wbengine.engines.worker_based._engine_side.ledger_operations import LedgerWriter
-from wbengine.engines.worker_based._engine_side.locked_tracker import FlowGuards, LockedTracker
-from wbengine.engines.worker_based._engine_side.tracker_events import TrackerEvents
+from wbengine.engines.worker_based._engine_side.tracker_events import (
+    FlowGuards,
+    LockedTracker,
+    TrackerEvents,
+)
 from wbengine.engines.worker_based._messages import envelope as env
-from wbengine.engines.worker_based._messages import signing
+from wbengine.engines.worker_based._messages import notices, signing, worker_commands
 from wbengine.engines.worker_based._requests import effects as fx
 from wbengine.engines.worker_based._requests.options import RequestOptions
 from wbengine.engines.worker_based._requests.request_state import TrackedRequest
-from wbengine.engines.worker_based._requests.tracker import RequestTracker
+from wbengine.engines.worker_based._requests.tracker import Observer, RequestTracker
 from wbengine.transports._ledger import Fence
 from wbengine.types import failure as ft
 
@@ -59,11 +66,31 @@ WorkerSnapshot = snapshots.WorkerSnapshot
 #: Maximum seconds that `stop` waits for publishing.
 FLUSH_TIMEOUT_SECONDS: Final = 5.0
 
+#: Timeout in seconds to connect to the broker for dead letters.
+DEAD_LETTER_TIMEOUT_SECONDS: Final = 5.0
+
 #: Failures of requests that no worker received.
 _NEVER_SENT_ERRORS: Final = (exc.NeverStarted, exc.NotEncodable, exc.TooLarge)
 
 
-class WorkerTaskExecutor(Administration, invocation.TaskExecutor):
+class AskPublishing(DeliveryHooks):
+    """Publishes asks and cancellations unless the executor is disowned.
+
+    A message whose `correlation` is a flow is published only if this engine owns the flow.
+    """
+
+    def __init__(self, guards: FlowGuards) -> None:
+        self._guards = guards
+
+    def prepare(self, messages: Sequence[OutgoingMessage]) -> None:
+        for message in messages:
+            flow = message.correlation
+            message.withdrawn = self._guards.disowned or not (
+                flow is None or self._guards.owns(flow)
+            )
+
+
+class WorkerTaskExecutor(invocation.TaskExecutor):
     """Runs tasks on remote workers.
 
     Several engines may use one executor. It runs while any of them runs, or from `start` until
@@ -102,11 +129,11 @@ class WorkerTaskExecutor(Administration, invocation.TaskExecutor):
         self._interop = topology.check_interop_options(interop, topics, ledger)
         topology.check_no_keys(interop, keys)
         expiry = worker_expiry if worker_expiry and worker_expiry > 0 else None
-        self._pings = Pings()
+        self._exchange = exchange
+        self._pings = pings.Pings()
         self._guards = FlowGuards()
-        self._events = TrackerEvents(
-            exchange, self._interop, self._guards, self._pings.record_reply
-        )
+        self._ask_hooks = AskPublishing(self._guards)
+        self._events = TrackerEvents(self._guards, self._pings)
         self._proxy = proxy.Proxy(
             uuid,
             exchange,
@@ -144,9 +171,9 @@ class WorkerTaskExecutor(Administration, invocation.TaskExecutor):
             plain=interop is not None,
             options=self._options,
         )
-        self._requests = LockedTracker(self._tracker, self._events.perform)
+        self._requests = LockedTracker(self._tracker, self._perform)
         self._writer = LedgerWriter(expiry, self._requests, self._guards)
-        self._events.connect(self._requests, self._proxy, self._finder, self._writer)
+        self._events.connect(self._requests, self._proxy, self._finder, self._writer.retry_drops)
         self._thread: threading.Thread | None = None
         # The process of this thread.
         self._pid = 0
@@ -434,7 +461,7 @@ class WorkerTaskExecutor(Administration, invocation.TaskExecutor):
                     self._requests.report(self._tracker.cancel, (call,))
         finally:  # Also if a later request is rejected.
             if last is not None:  # This also publishes the deferred requests.
-                self._proxy.send(self._events.message(last))
+                self._proxy.send(self._writer.message(last))
         with self._requests.lock:
             effects = self._tracker.ask()
             due = self._tracker.next_timer()
@@ -518,7 +545,50 @@ class WorkerTaskExecutor(Administration, invocation.TaskExecutor):
             self._guards.disowned = flow is None
             _release_waiters(forgotten)
 
-    # State.
+    # Effects.
+
+    def _perform(self, effect: fx.Effect) -> None:
+        # The most frequent effects first; `match` would be slower.
+        if isinstance(effect, fx.Dispatch):
+            self._proxy.send(self._writer.message(effect), defer=True)
+        elif isinstance(effect, fx.Settle):
+            effect.tracked.done(effect.tracked.invocation, effect.outcome)
+        elif isinstance(effect, fx.Acknowledge):
+            if effect.receipt is not None:
+                self._proxy.consumer.ack_later(effect.receipt)
+        elif isinstance(effect, fx.RecordStart | fx.RecordClaim | fx.RecordIncident):
+            effect.report()
+        elif isinstance(effect, fx.ForwardEvent):
+            _forward_event(effect.tracked, effect.event_type, effect.details)
+        elif isinstance(effect, fx.Drop):
+            self._writer.drop(effect.request_id)
+        else:
+            self._recover(effect)
+
+    def _recover(self, effect: fx.Effect) -> None:
+        match effect:
+            case fx.Revoke() | fx.Inspect() | fx.Reopen() | fx.Conclude():
+                self._writer.perform(effect)
+            case fx.MoveToDeadLetters(letter):
+                self._proxy.call_later(self._dead_letter, letter)
+            case fx.Ask() | fx.Cancel() if self._interop is not None:
+                pass  # TaskFlow's workers do not support it.
+            case fx.Ask(message):
+                self._proxy.send(OutgoingMessage(message, self._ask_hooks), defer=True)
+            case fx.Cancel(message, flow):
+                self._proxy.send(OutgoingMessage(message, self._ask_hooks, flow), defer=True)
+
+    def _dead_letter(self, letters: Sequence[env.Envelope]) -> None:
+        try:
+            with dead_letters.DeadLetters(
+                self._proxy.target, self._exchange, DEAD_LETTER_TIMEOUT_SECONDS, self._proxy.signer
+            ) as dead_queue:
+                for letter in letters:
+                    dead_queue.put(letter)
+        except exc.TransportFailure as error:
+            LOG.warning("%d requests cannot be moved to the dead letters: %s", len(letters), error)
+
+    # Observing and controlling workers and requests, for programs and commands. Thread-safe.
 
     @property
     def system(self) -> str:
@@ -529,6 +599,121 @@ class WorkerTaskExecutor(Administration, invocation.TaskExecutor):
     def reports_times(self) -> bool:
         """Whether its workers report start and end times of tasks: TaskFlow's do not."""
         return self._interop is None
+
+    def add_observer(self, observer: Observer) -> None:
+        """Add an observer of published and completed requests. Idempotent."""
+        with self._requests.lock:
+            if observer not in self._tracker.observers:
+                self._tracker.observers = (*self._tracker.observers, observer)
+
+    def remove_observer(self, observer: Observer) -> None:
+        """Remove an observer. Idempotent."""
+        with self._requests.lock:
+            self._tracker.observers = tuple(
+                each for each in self._tracker.observers if each is not observer
+            )
+
+    @property
+    def ignored(self) -> dict[str, int]:
+        """Number of dropped replies by reason.
+
+        Reasons: late (the request had ended), duplicate, reordered (RUNNING after a later reply),
+        old_epoch, unknown, unexpected, unreadable, misaddressed, untrusted (any message without a
+        valid signature).
+        """
+        with self._requests.lock:
+            return {**self._tracker.ignored, **self._proxy.untrusted}
+
+    def unserved(self) -> dict[str, int]:
+        """Return the number of requests that no known worker can run, by class of the task."""
+        with self._requests.lock:
+            return self._tracker.unserved()
+
+    def workers(self) -> list[snapshots.WorkerSnapshot]:
+        """Return the known worker processes, in the order of their first announcements."""
+        return snapshots.of_workers(self._finder.workers(), SYSTEM.monotonic(), SYSTEM.time())
+
+    def wait_for_workers(self, workers: int = 1, timeout: float | None = None) -> int:
+        """Start if necessary, and wait until `workers` processes are known.
+
+        :returns: the number of processes that are missing after `timeout` seconds.
+        :raises ValueError: if `workers` is less than 1.
+        :raises TypeError: if `workers` is not an integer, or `timeout` is not a number.
+        """
+        finder.check_wait(workers, timeout)
+        self.start()
+        return self._finder.wait_for_workers(workers, timeout)
+
+    def ping(
+        self, workers: Iterable[str] | None = None, timeout: float = 2.0
+    ) -> dict[str, pings.Pong]:
+        """Ping workers (by their identities; None: all known workers). Start if necessary.
+
+        :returns: the replies that arrived within `timeout` seconds.
+        :raises ValueError: if an identity is not valid, or the workers are TaskFlow's.
+        """
+        if self._interop is not None:
+            raise ValueError(
+                f"interop={self._interop!r} does not support queries to individual workers"
+            )
+        self.start()
+        identities = (each.identity for each in self.workers()) if workers is None else workers
+        names = [
+            object_names.check_label("worker", each) for each in identities if each is not None
+        ]
+        ping_round = self._pings.begin(names)
+        for name in names:
+            query = notices.Query(self._finder.uuid).to_message(name)
+            self._proxy.send(OutgoingMessage(query), first=True, defer=True)
+        return self._pings.wait(ping_round, timeout)
+
+    def requests(self, state: str | None = None) -> list[snapshots.RequestSnapshot]:
+        """Return the requests of all engines that use this executor, oldest first.
+
+        The states are 'deferred' (not due yet, or without a known worker), 'queued', 'started',
+        'finished' and 'failed'. Only the newest finished and failed requests are kept.
+
+        :param state: return only the requests in this state.
+        :raises ValueError: if the state is unknown.
+        """
+        snapshots.check_state(state)
+        wall = SYSTEM.time() - SYSTEM.monotonic()
+        with self._requests.lock:
+            descriptions = [
+                *self._tracker.ended,
+                *(e.described() for e in self._tracker.requests.unfinished()),
+            ]
+        return [
+            dataclasses.replace(each, submitted=wall + (each.submitted or 0.0))
+            for each in itertools.starmap(snapshots.RequestSnapshot, descriptions)
+            if state in (None, each.state)
+        ]
+
+    def control(self, what: str, worker: str | None = None) -> None:
+        """Send 'suspend', 'resume', 'drain' or 'stop' to one worker (by its identity), or to all.
+
+        This does not wait for the workers. Workers that are not running never receive it.
+
+        :raises ValueError: if the command or the identity is not valid, or the workers are
+            TaskFlow's.
+        """
+        if self._interop is not None:
+            raise ValueError(
+                f"interop={self._interop!r} does not support the command {what} for workers"
+            )
+        message = worker_commands.control(worker_commands.check_action(what), worker)
+        self.start()
+        self._proxy.send(OutgoingMessage(message), first=True, defer=True)
+
+
+def _forward_event(tracked: TrackedRequest, event_type: str, details: dict[str, Any]) -> None:
+    events = tracked.invocation.events
+    if events is None:
+        return
+    try:
+        events(event_type, details)
+    except Exception:
+        LOG.exception("failed to pass on event %s of %r", event_type, tracked)
 
 
 class _CountedDone:

@@ -1,4 +1,4 @@
-"""Ledger operations of an executor. Their results are reported to its tracker.
+"""Publish the requests of an executor, and change their rows. Its tracker receives the results.
 
 Publishing threads open rows. The thread of the writer performs all other operations, except
 `withdraw`, which runs in the thread of an engine.
@@ -12,183 +12,21 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Final
 
 from wbengine import exceptions as exc
 from wbengine._concurrency import conditions, threads
 from wbengine._concurrency.clocks import SYSTEM
 from wbengine._concurrency.crash_points import crashpoint
-from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based._engine_side.locked_tracker import FlowGuards, LockedTracker
-from wbengine.engines.worker_based._messages import envelope as env
+from wbengine.engines.worker_based._connections.sender import DeliveryHooks, OutgoingMessage
+from wbengine.engines.worker_based._engine_side.rows import Rows
+from wbengine.engines.worker_based._engine_side.tracker_events import FlowGuards, LockedTracker
 from wbengine.engines.worker_based._messages import signing
-from wbengine.engines.worker_based._messages.request_messages import Reply
 from wbengine.engines.worker_based._requests import effects as fx
-from wbengine.engines.worker_based._requests.events import UNKNOWN, RowSnapshot
 from wbengine.engines.worker_based._requests.request_state import TrackedRequest
 from wbengine.transports import _ledger as ledgers
-from wbengine.transports._broker import Broker, Frame
-from wbengine.types import failure as ft
-
-
-class Rows:
-    """The rows of one ledger. If the ledger is unavailable, methods log that and return."""
-
-    def __init__(
-        self, ledger: ledgers.Ledger, expiry: float | None, signer: signing.Signer | None = None
-    ) -> None:
-        self._ledger = ledger
-        self._signer = signer
-        self._expiry = expiry
-        # Operations that failed and their reasons, since the last success.
-        self._logged: set[tuple[str, str]] = set()
-
-    def read(self, requests: Sequence[TrackedRequest]) -> list[RowSnapshot]:
-        """Return the rows of requests, and for claimed rows the silence of their owners."""
-        rows = self._ledger.states([tracked.id for tracked in requests])
-        claimed_by = (row.holder for row in rows if isinstance(row, ledgers.Row) and row.holder)
-        holders = list(dict.fromkeys(claimed_by))
-        silences = dict(zip(holders, self._ledger.silences(holders), strict=True))
-        return [self._row_snapshot(*each, silences) for each in zip(requests, rows, strict=True)]
-
-    def _row_snapshot(
-        self,
-        tracked: TrackedRequest,
-        row: ledgers.Row | exc.LedgerFailure | None,
-        silences: Mapping[str, float | exc.LedgerFailure | None],
-    ) -> RowSnapshot:
-        silence: float | exc.LedgerFailure | None = None
-        if isinstance(row, ledgers.Row) and row.holder is not None:
-            silence = silences[row.holder]
-        for failed in (row, silence):
-            if isinstance(failed, exc.LedgerFailure):
-                self._log_failure("read the ledger row of", tracked, failed)
-                return RowSnapshot(UNKNOWN)
-        assert not isinstance(row, exc.LedgerFailure) and not isinstance(silence, exc.LedgerFailure)
-        self._logged.clear()
-        if row is None:
-            return RowSnapshot(None)
-        silent = silence is not None and self._expiry is not None and silence >= self._expiry
-        result = self._decode_reply(row.result, tracked)
-        return RowSnapshot(row.state, row.holder, result, row.epoch, silent, silence)
-
-    def revoke(self, requests: Sequence[TrackedRequest]) -> list[bool | None]:
-        """Revoke rows so that no worker starts the requests; return which succeeded.
-
-        None: see `Ledger.revoke_many`.
-        """
-        crashpoint("executor.before-revoke")
-        # An engine that takes over the flow uses higher epochs; their rows are not revoked.
-        rows = [(each.id, max(each.epoch, each.invocation.epoch), each.fence) for each in requests]
-        results = self._ledger.revoke_many(rows)
-        crashpoint("executor.after-revoke")
-        return [self._succeeded("revoke", *each) for each in zip(requests, results, strict=True)]
-
-    def reopen(
-        self, requests: Sequence[tuple[TrackedRequest, int]]
-    ) -> list[tuple[bool, Reply | None]]:
-        """Move rows of lost owners back to OPEN, with new epochs.
-
-        :returns: for each request whether that succeeded, and the reply if it is done.
-        """
-        crashpoint("executor.before-reopen")
-        results = self._ledger.reopen_many(
-            [(tracked.id, epoch, tracked.fence) for tracked, epoch in requests]
-        )
-        crashpoint("executor.after-reopen")
-        replies: list[tuple[bool, Reply | None]] = []
-        for (tracked, _), result in zip(requests, results, strict=True):
-            if isinstance(result, exc.LedgerFailure):
-                self._log_failure("reopen the ledger row of", tracked, result)
-                replies.append((False, None))
-            else:  # A missing row is a success: no worker has the request.
-                answer = (
-                    None
-                    if isinstance(result, exc.NotFound)
-                    else self._decode_reply(result, tracked)
-                )
-                replies.append((True, answer))
-        return replies
-
-    def conclude(self, requests: Sequence[tuple[TrackedRequest, str, ft.Failure]]) -> list[bool]:
-        """Store failures for requests of lost owners; return for each whether that succeeded.
-
-        Requests that are already done do not change.
-        """
-        succeeded = []
-        for (holder, fence), group in itertools.groupby(
-            requests, lambda each: (each[1], each[0].fence)
-        ):
-            owned = list(group)
-            rows = [
-                (each.id, each.epoch, self._failure_reply(each, failure))
-                for each, _, failure in owned
-            ]
-            for (tracked, _, _), result in zip(
-                owned, self._ledger.finish_many(holder, rows, fence), strict=True
-            ):
-                action = "finish, after the loss of its worker, the ledger row of"
-                succeeded.append(bool(self._succeeded(action, tracked, result)))
-        return succeeded
-
-    def _succeeded(
-        self, action: str, tracked: TrackedRequest, result: bool | exc.LedgerFailure | None
-    ) -> bool | None:
-        if isinstance(result, exc.LedgerFailure):
-            self._log_failure(action, tracked, result)
-            return False
-        return result
-
-    def sweep(self, ended: Iterable[str]) -> int:
-        """Remove rows whose results are saved; return how many existed.
-
-        Cost: one read if the ledger is empty, for any length of `ended`.
-        """
-        stale: list[str] = []
-        try:
-            existing = self._ledger.ids()
-            stale = (
-                [request_id for request_id in ended if request_id in existing] if existing else []
-            )
-            if stale:
-                crashpoint("executor.before-sweep")
-                self._ledger.drop_many(stale)
-        except exc.LedgerFailure as error:
-            LOG.warning("failed to delete unused ledger rows: %s", error)
-        return len(stale)
-
-    def _failure_reply(self, tracked: TrackedRequest, failure: ft.Failure) -> bytes:
-        data = {"result": pr.failure_to_dict(failure)}
-        message = Reply(tracked.id, pr.FAILURE, data, epoch=tracked.epoch).to_message()
-        message.signer = self._signer
-        return env.freeze(message)
-
-    def _decode_reply(self, result: bytes | None, tracked: TrackedRequest) -> Reply | None:
-        if result is None:
-            return None
-        try:
-            message = env.thaw(result, tracked.id, signer=self._signer)
-            pr.Response.validate(message.body)
-            reply = Reply.from_message(message)
-            if reply.state not in pr.STOP_STATES or reply.is_lost:
-                raise exc.InvalidFormat("it is not the result of a task")
-            return reply
-        except (
-            LookupError, RecursionError, TypeError, ValueError, exc.InvalidFormat, exc.NotTrusted,
-        ) as error:  # fmt: skip
-            LOG.warning(
-                "the reply to request %s in the ledger cannot be read: %s", tracked.id, error
-            )
-            return None
-
-    def _log_failure(self, action: str, tracked: TrackedRequest, error: exc.LedgerFailure) -> None:
-        """Log an error; the same error at DEBUG until a read succeeds."""
-        reason = action, str(error).replace(tracked.id, "")
-        level = logging.DEBUG if reason in self._logged else logging.WARNING
-        self._logged.add(reason)
-        LOG.log(level, "failed to %s %r: %s", action, tracked, error)
-
+from wbengine.transports._broker import Broker
 
 LOG = logging.getLogger(__name__)
 
@@ -201,6 +39,77 @@ _RowEffect = fx.Revoke | fx.Inspect | fx.Reopen | fx.Conclude
 
 #: Epoch, whether the row was opened, and number of publishings of a request.
 _Stage = tuple[int, bool, int]
+
+
+class Publishing(DeliveryHooks):
+    """Publishes a request after its row is opened, unless the request has ended."""
+
+    mandatory = True
+
+    def __init__(self, writer: LedgerWriter, requests: LockedTracker, guards: FlowGuards) -> None:
+        self._requests = requests
+        self._tracker = requests.tracker
+        self._guards = guards
+        self._writer = writer
+
+    @property
+    def repeats(self) -> bool:
+        # With a ledger, a duplicate message is harmless.
+        return self._writer.ledger is not None
+
+    def prepare(self, messages: Sequence[OutgoingMessage]) -> None:
+        wanted_messages: dict[int, OutgoingMessage] = {}
+        for message in messages:
+            message.withdrawn = not self._begin(message.correlation)
+            if not message.withdrawn:
+                wanted_messages[id(message.correlation)] = message
+                for observer in self._tracker.observers:
+                    observer.publishing(message.correlation.tracked, message.envelope)
+        # Requests may have ended while their rows were opened.
+        for effect in self._writer.open([each.correlation for each in wanted_messages.values()]):
+            if not self._begin(effect, 0):
+                wanted_messages[id(effect)].withdrawn = True
+                self._writer.revoke_opened(effect)
+
+    def _begin(self, effect: fx.Dispatch, times: int = 1) -> bool:
+        return self._guards.owns(effect.tracked.flow) and self._writer.begin(effect, times)
+
+    def sent(self, messages: Sequence[OutgoingMessage]) -> None:
+        for observer in self._tracker.observers:
+            for message in messages:
+                observer.published(message.correlation.tracked, None)
+
+    def failed(self, message: OutgoingMessage, error: BaseException) -> None:
+        for observer in self._tracker.observers:
+            observer.published(message.correlation.tracked, error)
+        self._requests.report(self._tracker.on_unsent, message.correlation.tracked, error)
+
+    def unrouted(self, message: OutgoingMessage) -> None:
+        effect = message.correlation
+        self._requests.report(self._tracker.on_unrouted, effect.tracked, effect.epoch)
+
+    def uncertain(self, message: OutgoingMessage) -> None:
+        effect = message.correlation
+        self._requests.report(self._tracker.on_unconfirmed, effect.tracked, effect.epoch)
+
+
+class OpeningPublishing(Publishing):
+    """Opens the rows of requests in one step with publishing."""
+
+    writes = True
+
+    def prepare(self, messages: Sequence[OutgoingMessage]) -> None:
+        for message in messages:
+            tracked = message.correlation.tracked
+            if not tracked.live or tracked.epoch != message.correlation.epoch:
+                message.withdrawn = True
+                self._writer.permit_inspection((tracked.id,))
+                continue
+            for observer in self._tracker.observers:
+                observer.publishing(tracked, message.envelope)
+
+    def write(self, broker: Broker, messages: Sequence[OutgoingMessage]) -> Iterable[bool]:
+        return self._writer.publish(broker, messages)
 
 
 class LedgerWriter:
@@ -218,6 +127,8 @@ class LedgerWriter:
         self._requests = requests
         self._tracker = requests.tracker
         self._guards = guards
+        self._publishing = Publishing(self, requests, guards)
+        self._opening_publishing = OpeningPublishing(self, requests, guards)
         self._operations: dict[type, Callable[[Any], None]] = {
             fx.Revoke: self._revoke,
             fx.Inspect: self._inspect,
@@ -287,53 +198,49 @@ class LedgerWriter:
         if self.ledger is not None and self._guards.owns(effect.tracked.flow):
             self.ledger.revoke(effect.tracked.id, effect.epoch, effect.tracked.fence)
 
-    def opens_while_publishing(self, effect: fx.Dispatch) -> bool:
-        """Return whether the row of a request is opened together with publishing.
+    def begin(self, effect: fx.Dispatch, times: int = 1) -> bool:
+        """Return whether a request is still needed; if so, count `times` more publishings."""
+        tracked = effect.tracked
+        with self._requests.lock:
+            is_wanted = tracked.live and tracked.epoch == effect.epoch
+            if is_wanted:
+                tracked.publish_count += times
+                tracked.sent_at = SYSTEM.monotonic()
+            return is_wanted
 
-        Then no row with a lower epoch exists, whose removal could be mistaken for that of this row:
-        earlier runs are fenced, and their row of the request was read and revoked.
-        """
-        return self._broker_opens and not effect.tracked.opened
-
-    def publish(
-        self,
-        broker: Broker,
-        messages: Sequence[tuple[fx.Dispatch, Frame]],
-        begin: Callable[[fx.Dispatch], bool],
-    ) -> list[bool]:
+    def publish(self, broker: Broker, messages: Sequence[OutgoingMessage]) -> list[bool]:
         """Open rows and publish in one step; return for each message whether it had a queue.
 
-        `begin(effect)` returns whether the request is still needed. From then on, inspections of
-        its row wait until the step has completed, including retries.
+        From `begin` on, inspections of a row wait until the step has completed, including retries.
         """
         crashpoint("executor.before-open")
-        flows = {effect.tracked.flow for effect, _ in messages}
+        flows = {message.correlation.tracked.flow for message in messages}
         owned = {flow for flow in flows if self._guards.owns(flow)}
         with self._requests.lock:
-            wanted_pairs = [
-                (effect, message)
-                for effect, message in messages
-                if effect.tracked.flow in owned and begin(effect)
+            wanted = [
+                message
+                for message in messages
+                if message.correlation.tracked.flow in owned and self.begin(message.correlation)
             ]
-            rows = [effect.tracked.row_to_open() for effect, _ in wanted_pairs]
+            rows = [message.correlation.tracked.row_to_open() for message in wanted]
             self._opening |= {row.id for row in rows}
-        answered = {effect.tracked.id for effect, _ in messages}
+        answered = {message.correlation.tracked.id for message in messages}
         counts: Sequence[int] = ()
         try:
-            if wanted_pairs:
-                frames = [message for _, message in wanted_pairs]
-                counts = broker.open_and_publish(rows, frames)
+            if wanted:
+                counts = broker.open_and_publish(rows, wanted)
         except BaseException:
             answered -= {row.id for row in rows if row.tried is not None}
             raise
         finally:
             with self._requests.lock:
-                for (effect, _), _ in zip(wanted_pairs, counts, strict=False):
+                for message, _ in zip(wanted, counts, strict=False):
+                    effect = message.correlation
                     effect.tracked.opened |= effect.tracked.epoch == effect.epoch
             self.permit_inspection(answered)
         crashpoint("executor.after-open")
-        unrouted = {id(e) for (e, _), count in zip(wanted_pairs, counts, strict=True) if not count}
-        return [id(effect) not in unrouted for effect, _ in messages]
+        unrouted = {id(each) for each, count in zip(wanted, counts, strict=True) if not count}
+        return [id(message) not in unrouted for message in messages]
 
     def permit_inspection(self, ids: Collection[str]) -> None:
         """Permit inspections of these requests: their rows exist, or are no longer needed."""
@@ -347,6 +254,17 @@ class LedgerWriter:
             self.perform(effect)
 
     # Thread-safe methods.
+
+    def message(self, effect: fx.Dispatch) -> OutgoingMessage:
+        """Return the message of a request, whose row is opened when it is published.
+
+        If the row is opened together with publishing, no row with a lower epoch exists, whose
+        removal could be mistaken for that of this row: earlier runs are fenced, and their row of
+        the request was read and revoked.
+        """
+        opens = self._broker_opens and not effect.tracked.opened
+        hooks = self._opening_publishing if opens else self._publishing
+        return OutgoingMessage(effect.envelope, hooks, effect)
 
     def perform(self, effect: _RowEffect) -> None:
         """Queue an operation for the writer's thread, which reports the result to the tracker."""

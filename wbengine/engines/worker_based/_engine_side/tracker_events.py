@@ -1,161 +1,121 @@
-"""Pass messages of workers and times to the tracker of an executor, and perform its effects.
+"""Pass messages of workers and times to the tracker of an executor.
 
-Messages and times are handled in the consumer's thread. Effects are performed in the thread whose
-event caused them. The sender calls the hooks in the thread that publishes: that of an engine, of
-the sender or of the consumer.
+Messages and times are handled in the consumer's thread. The tracker is also used by threads of
+engines, which submit calls, by the threads that publish, and by the ledger's thread.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, Final
+import threading
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
 
 from wbengine import exceptions as exc
 from wbengine._concurrency.clocks import SYSTEM
 from wbengine.engines.worker_based import dispatcher
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based._connections import consumer_loop, dead_letters
-from wbengine.engines.worker_based._connections.sender import DeliveryHooks, OutgoingMessage
+from wbengine.engines.worker_based._connections import consumer_loop
 from wbengine.engines.worker_based._discovery.finder import ProxyWorkerFinder
 from wbengine.engines.worker_based._discovery.roster import TopicWorker
-from wbengine.engines.worker_based._engine_side.ledger_operations import LedgerWriter
-from wbengine.engines.worker_based._engine_side.locked_tracker import FlowGuards, LockedTracker
+from wbengine.engines.worker_based._engine_side.pings import Pings
 from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.engines.worker_based._messages.request_messages import Reply
 from wbengine.engines.worker_based._requests import effects as fx
-from wbengine.engines.worker_based._requests.request_state import TrackedRequest
+from wbengine.engines.worker_based._requests.tracker import RequestTracker
 from wbengine.engines.worker_based.proxy import Proxy
-from wbengine.transports._broker import Broker
 
 LOG = logging.getLogger(__name__)
 
-#: Timeout in seconds to connect to the broker for dead letters.
-DEAD_LETTER_TIMEOUT_SECONDS: Final = 5.0
+Check = Callable[[], object]
 
 
-class Publishing(DeliveryHooks):
-    """Publishes a request after its row is opened, unless the request has ended."""
+class FlowGuards:
+    """The checks of an executor's flows, which raise LeaseLost if another engine owns the flow.
 
-    mandatory = True
-
-    def __init__(self, requests: LockedTracker, guards: FlowGuards, writer: LedgerWriter) -> None:
-        self._requests = requests
-        self._tracker = requests.tracker
-        self._guards = guards
-        self._writer = writer
-
-    @property
-    def repeats(self) -> bool:
-        # With a ledger, a duplicate message is harmless.
-        return self._writer.ledger is not None
-
-    def prepare(self, messages: Sequence[OutgoingMessage]) -> None:
-        wanted_messages: dict[int, OutgoingMessage] = {}
-        for message in messages:
-            message.withdrawn = not self._begin(message.correlation)
-            if not message.withdrawn:
-                wanted_messages[id(message.correlation)] = message
-                for observer in self._tracker.observers:
-                    observer.publishing(message.correlation.tracked, message.envelope)
-        # Requests may have ended while their rows were opened.
-        for effect in self._writer.open([each.correlation for each in wanted_messages.values()]):
-            if not self._begin(effect, 0):
-                wanted_messages[id(effect)].withdrawn = True
-                self._writer.revoke_opened(effect)
-
-    def _begin(self, effect: fx.Dispatch, times: int = 1) -> bool:
-        """Return whether a request is still needed; if so, count `times` more publishings."""
-        return self._guards.owns(effect.tracked.flow) and self._count(effect, times)
-
-    def _count(self, effect: fx.Dispatch, times: int = 1) -> bool:
-        """Do the same as `_begin` for a flow that this engine owns."""
-        tracked = effect.tracked
-        with self._requests.lock:
-            is_wanted = tracked.live and tracked.epoch == effect.epoch
-            if is_wanted:
-                tracked.publish_count, tracked.sent_at = (
-                    tracked.publish_count + times,
-                    SYSTEM.monotonic(),
-                )
-            return is_wanted
-
-    def sent(self, messages: Sequence[OutgoingMessage]) -> None:
-        for observer in self._tracker.observers:
-            for message in messages:
-                observer.published(message.correlation.tracked, None)
-
-    def failed(self, message: OutgoingMessage, error: BaseException) -> None:
-        for observer in self._tracker.observers:
-            observer.published(message.correlation.tracked, error)
-        self._requests.report(self._tracker.on_unsent, message.correlation.tracked, error)
-
-    def unrouted(self, message: OutgoingMessage) -> None:
-        effect = message.correlation
-        self._requests.report(self._tracker.on_unrouted, effect.tracked, effect.epoch)
-
-    def uncertain(self, message: OutgoingMessage) -> None:
-        effect = message.correlation
-        self._requests.report(self._tracker.on_unconfirmed, effect.tracked, effect.epoch)
-
-
-class OpeningPublishing(Publishing):
-    """Opens the rows of requests in one step with publishing."""
-
-    writes = True
-
-    def prepare(self, messages: Sequence[OutgoingMessage]) -> None:
-        for message in messages:
-            tracked = message.correlation.tracked
-            if not tracked.live or tracked.epoch != message.correlation.epoch:
-                message.withdrawn = True
-                self._writer.permit_inspection((tracked.id,))
-                continue
-            for observer in self._tracker.observers:
-                observer.publishing(tracked, message.envelope)
-
-    def write(self, broker: Broker, messages: Sequence[OutgoingMessage]) -> Iterable[bool]:
-        pairs = [(message.correlation, message) for message in messages]
-        return self._writer.publish(broker, pairs, self._count)
-
-
-class AskPublishing(DeliveryHooks):
-    """Publishes asks and cancellations unless the executor is disowned.
-
-    A message whose `correlation` is a flow is published only if this engine owns the flow.
+    Do not call checks under a lock of the executor: a check can report the loss of the flow,
+    which takes other locks.
     """
 
-    def __init__(self, guards: FlowGuards) -> None:
-        self._guards = guards
+    def __init__(self) -> None:
+        self._checks: dict[str, Check] = {}
+        # Check of the flow whose next owner may take over the executor's name; None if it may not.
+        self._sole: Check | None = None
+        #: Whether the executor has lost all its flows. It then reads and acknowledges no messages.
+        self.disowned = False
 
-    def prepare(self, messages: Sequence[OutgoingMessage]) -> None:
-        for message in messages:
-            flow = message.correlation
-            message.withdrawn = self._guards.disowned or not (
-                flow is None or self._guards.owns(flow)
-            )
+    def add(self, flow: str, check: Check | None, *, sole: bool) -> None:
+        if check is not None:
+            self._checks[flow] = check
+            self._sole = check if sole else None
+
+    def remove(self, flow: str) -> None:
+        self._checks.pop(flow, None)
+        self._sole = None
+
+    @property
+    def flows(self) -> Collection[str]:
+        return self._checks.keys()
+
+    def owns(self, flow: str) -> bool:
+        return _passes(self._checks.get(flow))
+
+    def reads_replies(self) -> bool:
+        """Return whether received replies are for this executor, not for a new owner of its name.
+
+        The new owner is an executor that took over the only flow of this one.
+        """
+        return not self.disowned and _passes(self._sole)
+
+
+def _passes(check: Check | None) -> bool:
+    try:
+        if check is not None:
+            check()
+    except exc.LeaseLost:
+        return False
+    return True
+
+
+class LockedTracker:
+    """The request tracker of an executor, and the only lock that protects it.
+
+    Hold `lock` while you use `tracker`. Release it before you apply the effects, because they
+    publish, write to the ledger and call engines.
+
+    :param perform: performs one effect, in the thread that reports the event.
+    """
+
+    def __init__(self, tracker: RequestTracker, perform: Callable[[fx.Effect], None]) -> None:
+        self.tracker = tracker
+        self.lock = threading.RLock()
+        self._perform = perform
+
+    def report(self, on_event: Callable[..., list[fx.Effect]], *arguments: object) -> None:
+        """Pass an event and the time to a method of the tracker, and apply its effects."""
+        with self.lock:
+            effects = on_event(*arguments, SYSTEM.monotonic())
+        self.apply(effects)
+
+    def apply(self, effects: Iterable[fx.Effect]) -> None:
+        for effect in effects:
+            try:
+                self._perform(effect)
+            except Exception:  # The remaining effects belong to other requests.
+                LOG.exception("failed to perform %s", type(effect).__name__)
 
 
 class TrackerEvents:
-    """Connects the tracker of an executor with its workers, its timers and its engines.
+    """Connects the tracker of an executor with its workers and its timers.
 
     The proxy and the finder call its methods, so call `connect` after they are created.
 
-    :param on_notify: called with the headers of each NOTIFY, after the finder has processed it.
+    :param pings: receives the headers of each NOTIFY, after the finder has processed it.
     """
 
-    def __init__(
-        self,
-        exchange: str,
-        interop: str | None,
-        guards: FlowGuards,
-        on_notify: Callable[[Mapping[str, Any]], None],
-    ) -> None:
-        self._exchange = exchange
-        self._interop = interop
+    def __init__(self, guards: FlowGuards, pings: Pings) -> None:
         self._guards = guards
-        self._on_notify = on_notify
-        self._ask_hooks = AskPublishing(guards)
+        self._pings = pings
         # Time of the next NOTIFY and check for lost workers.
         self._round_due = 0.0
 
@@ -164,15 +124,14 @@ class TrackerEvents:
         requests: LockedTracker,
         proxy: Proxy,
         finder: ProxyWorkerFinder,
-        writer: LedgerWriter,
+        on_round: Callable[[], None],
     ) -> None:
+        """Set what the events are passed to. `on_round` is called in each round of heartbeats."""
         self._requests = requests
         self._tracker = requests.tracker
         self._proxy = proxy
         self._finder = finder
-        self._writer = writer
-        self._publishing = Publishing(requests, self._guards, writer)
-        self._opening = OpeningPublishing(requests, self._guards, writer)
+        self._on_round = on_round
 
     def reset(self) -> None:
         """Forget all workers and due times, so that the executor can start again."""
@@ -190,7 +149,7 @@ class TrackerEvents:
     def _on_announcement(self, data: Any, message: Any) -> None:
         self._finder.process_response(data, message)
         # This must be last: a caller of `ping` then reads the state of the finder.
-        self._on_notify(message.headers or {})
+        self._pings.record_reply(message.headers or {})
 
     def on_response(self, data: Any, message: Any) -> None:
         if not self._guards.reads_replies():
@@ -234,7 +193,7 @@ class TrackerEvents:
                 effects = self._tracker.on_round(now)
                 self._finder.schedule.needs_reports = self._tracker.needs_reports(now)
             self._requests.apply(effects)
-            self._writer.retry_drops()
+            self._on_round()
             self._finder.maybe_publish()
             self._finder.clean()
             self._round_due = self._finder.next_due()
@@ -250,64 +209,6 @@ class TrackerEvents:
         """Wake the consumer's thread if a timer that is due then precedes its next check."""
         if due is not None and due - SYSTEM.monotonic() < consumer_loop.DRAIN_SECONDS:
             self._proxy.consumer.call_soon(_nothing)
-
-    # Effects.
-
-    def perform(self, effect: fx.Effect) -> None:
-        # The most frequent effects first; `match` would be slower.
-        if isinstance(effect, fx.Dispatch):
-            self._proxy.send(self.message(effect), defer=True)
-        elif isinstance(effect, fx.Settle):
-            effect.tracked.done(effect.tracked.invocation, effect.outcome)
-        elif isinstance(effect, fx.Acknowledge):
-            if effect.receipt is not None:
-                self._proxy.consumer.ack_later(effect.receipt)
-        elif isinstance(effect, fx.RecordStart | fx.RecordClaim | fx.RecordIncident):
-            effect.report()
-        elif isinstance(effect, fx.ForwardEvent):
-            _forward_event(effect.tracked, effect.event_type, effect.details)
-        elif isinstance(effect, fx.Drop):
-            self._writer.drop(effect.request_id)
-        else:
-            self._recover(effect)
-
-    def message(self, effect: fx.Dispatch) -> OutgoingMessage:
-        opens = self._writer.opens_while_publishing(effect)
-        hooks = self._opening if opens else self._publishing
-        return OutgoingMessage(effect.envelope, hooks, effect)
-
-    def _recover(self, effect: fx.Effect) -> None:
-        match effect:
-            case fx.Revoke() | fx.Inspect() | fx.Reopen() | fx.Conclude():
-                self._writer.perform(effect)
-            case fx.MoveToDeadLetters(letter):
-                self._proxy.call_later(self._dead_letter, letter)
-            case fx.Ask() | fx.Cancel() if self._interop is not None:
-                pass  # TaskFlow's workers do not support it.
-            case fx.Ask(message):
-                self._proxy.send(OutgoingMessage(message, self._ask_hooks), defer=True)
-            case fx.Cancel(message, flow):
-                self._proxy.send(OutgoingMessage(message, self._ask_hooks, flow), defer=True)
-
-    def _dead_letter(self, letters: Sequence[env.Envelope]) -> None:
-        try:
-            with dead_letters.DeadLetters(
-                self._proxy.target, self._exchange, DEAD_LETTER_TIMEOUT_SECONDS, self._proxy.signer
-            ) as dead_queue:
-                for letter in letters:
-                    dead_queue.put(letter)
-        except exc.TransportFailure as error:
-            LOG.warning("%d requests cannot be moved to the dead letters: %s", len(letters), error)
-
-
-def _forward_event(tracked: TrackedRequest, event_type: str, details: dict[str, Any]) -> None:
-    events = tracked.invocation.events
-    if events is None:
-        return
-    try:
-        events(event_type, details)
-    except Exception:
-        LOG.exception("failed to pass on event %s of %r", event_type, tracked)
 
 
 def _nothing() -> None:
