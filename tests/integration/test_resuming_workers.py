@@ -408,7 +408,7 @@ def test_executor_takes_over_name_only_if_its_queue_survives() -> None:
     made = executors.WorkerTaskExecutor("second", "default", url="amqp://localhost")
     assert made.take_name("first")
     assert (made.uuid, made.finder.uuid, made._proxy._topic) == ("first",) * 3
-    assert (made._tracker.reply_to, made._tracker._replies.inherits) == ("first", True)
+    assert (made._tracker.reply_to, made._tracker._inherits) == ("first", True)
     near = executors.WorkerTaskExecutor("second", "default", url="memory://names")
     assert not near.take_name("first") and near.uuid == "second"
 

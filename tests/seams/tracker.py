@@ -32,7 +32,6 @@ from wbengine.engines.worker_based._requests import (
     recovery_decisions,
     recovery_with_ledger,
     recovery_without_ledger,
-    reply_matching,
     tracker,
 )
 from wbengine.engines.worker_based._requests import request_state as tracked
@@ -557,7 +556,7 @@ class Tracker:
             or tracked._in_flight._reached
         ):
             return "a request in an index, or a timer"
-        if tracked._asks.pending or tracked._replies.early:
+        if tracked._asks.pending or tracked._early_replies:
             return "questions or answers of nobody"
         return None
 
@@ -596,8 +595,8 @@ def limited_front_rows(length: int) -> Iterator[None]:
 
 
 def _no_epoch_check(before: Any) -> Any:
-    def refusal(self: Any, entry: Any, reply: Reply) -> Any:
-        reason = before(self, entry, reply)
+    def refusal(self: Any, reply: Reply) -> Any:
+        reason = before(self, reply)
         return None if reason == "old_epoch" else reason
 
     return refusal
@@ -711,10 +710,10 @@ def _revoke_is_enough(before: Any) -> Any:
 def _late_failure(before: Any) -> Any:
     """Each final reply counts, regardless of earlier ones."""
 
-    def refusal(self: Any, entry: Any, reply: Reply) -> Any:
-        reason = before(self, entry, reply)
+    def refusal(self: Any, reply: Reply) -> Any:
+        reason = before(self, reply)
         if reason == "late" and reply.state in pr.STOP_STATES:
-            entry.current_state = pr.RUNNING
+            self.current_state = pr.RUNNING
             return None
         return reason
 
@@ -731,7 +730,7 @@ def _looks_at_all(before: Any) -> Any:
 
 
 DEFECTS: Final[dict[str, tuple[tuple[Any, str, Callable[[Any], Any]], ...]]] = {
-    "epoch-check": ((reply_matching.ReplyMatcher, "refusal", _no_epoch_check),),
+    "epoch-check": ((TrackedRequest, "refusal", _no_epoch_check),),
     "running-after-success": ((tracker.RequestTracker, "on_reply", _running_after_success),),
     "time-alone": ((tracker.RequestTracker, "on_round", _time_alone),),
     "same-epoch": ((TrackedRequest, "next_number", _same_epoch),),
@@ -743,7 +742,7 @@ DEFECTS: Final[dict[str, tuple[tuple[Any, str, Callable[[Any], Any]], ...]]] = {
     "no-refill": ((tracker.RequestTracker, "_refill", _no_refill),),
     "never-asks": ((fx.Asks, "take", _never_asks),),
     "revoke-is-enough": ((tracker.RequestTracker, "on_revoked", _revoke_is_enough),),
-    "every-end-counts": ((reply_matching.ReplyMatcher, "refusal", _late_failure),),
+    "every-end-counts": ((TrackedRequest, "refusal", _late_failure),),
     "silence-counts-always": (
         (types.ProxyWorkerFinder, "_restart_grace", _no_grace),
         (finder.Reception, "is_interrupted", _never_interrupted),

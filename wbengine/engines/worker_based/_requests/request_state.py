@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -74,6 +75,9 @@ _Timer = tuple[float, int, str, list["TrackedRequest"]]
 
 #: Number of outdated timers above which the heap is cleaned.
 _MAX_STALE_TIMERS: Final = 1000
+
+#: Maximum number of stored replies for requests that are not submitted yet.
+MAX_EARLY_REPLIES: Final = 10_000
 
 #: Epoch of a forgotten request: no message of it is current.
 WITHDRAWN: Final = -1
@@ -209,6 +213,30 @@ class TrackedRequest(pr.Request):
 
     def is_current_reply(self, reply: Reply) -> bool:
         return reply.epoch is None or self.lowest_epoch <= reply.epoch <= self.epoch
+
+    def refusal(self, reply: Reply) -> str | None:
+        """Return the reason to drop a reply to this request, or None if it is new.
+
+        A reply counts once, for the current epoch of a request without an outcome.
+        """
+        state = reply.state
+        if not self.live:
+            return "late"
+        if state in pr.WAITING_STATES:
+            return "unexpected"
+        if not self.is_current_reply(reply):
+            return "old_epoch"
+        if state == pr.RUNNING:
+            if self.claimed and reply.ask_number is None:
+                self.heard = True
+                return None  # The request waited for a slot.
+            heard_before, self.heard = self.heard, True
+            if self.state == pr.RUNNING:
+                return "duplicate" if heard_before else "reordered"
+        # Only events need this check: a second RUNNING has no effect, and the first result counts.
+        if state == pr.EVENT and not self.fresh(reply.worker, reply.seq):
+            return "duplicate"
+        return None
 
     def adopt(self, epoch: int | None) -> None:
         """Accept only messages of this epoch (None: the present one)."""
@@ -633,3 +661,21 @@ class RequestTable:
         (`RequestTracker.is_inherited`), which this run has not sent.
         """
         return [tracked for tracked in self.unfinished(flow) if tracked.state in pr.WAITING_STATES]
+
+
+class EarlyReplies(OrderedDict[str, tuple[Reply, Any]]):
+    """Terminal replies with their receipts, by id of requests that are not submitted yet.
+
+    Only an engine that takes over the name of an earlier one receives them.
+    """
+
+    def keep(self, reply: Reply, receipt: Any) -> Any:
+        """Keep the first reply to a request.
+
+        :returns: the receipt to acknowledge now, or None: that of a second reply to the request,
+            or that of the oldest reply if there are too many.
+        """
+        if reply.request_id in self:
+            return receipt
+        self[reply.request_id] = reply, receipt
+        return self.popitem(last=False)[1][1] if len(self) > MAX_EARLY_REPLIES else None

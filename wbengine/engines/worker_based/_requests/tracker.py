@@ -6,8 +6,9 @@ that tests can replay any history.
 
 A request is WAITING while no known worker offers its task. It is PENDING from the time at which it
 is routed to a queue, and RUNNING when a worker has it. It has exactly one outcome: the first
-terminal reply of the current epoch; `reply_matching` drops all other replies. `recovery` handles
-requests whose worker or engine was lost.
+terminal reply of the current epoch. All other replies (second, late, old, misaddressed, or for an
+unknown request) are dropped and counted. `recovery` handles requests whose worker or engine was
+lost.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import contextlib
 import itertools
 import logging
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, Final, Protocol
 
@@ -45,7 +46,6 @@ from wbengine.engines.worker_based._requests.recovery_decisions import Decision
 from wbengine.engines.worker_based._requests.recovery_taskflow import TaskFlowRecovery
 from wbengine.engines.worker_based._requests.recovery_with_ledger import LedgerRecovery
 from wbengine.engines.worker_based._requests.recovery_without_ledger import AskRecovery
-from wbengine.engines.worker_based._requests.reply_matching import ReplyMatcher
 from wbengine.engines.worker_based._requests.request_state import (
     CANCELLED,
     DUE,
@@ -153,7 +153,9 @@ class RequestTracker:
         # Requests that are searched for in each round.
         self._searched: dict[str, TrackedRequest] = {}
         self._asks = Asks()
-        self._replies = ReplyMatcher(self.requests)
+        # Whether replies may arrive before their requests are submitted, and these replies.
+        self._inherits = False
+        self._early_replies = tracking.EarlyReplies()
         # By the uuid of the flow: see `expect`.
         self._origins: dict[str, str | None] = {}
         #: Present runs of flows, by the uuid of the flow.
@@ -164,8 +166,9 @@ class RequestTracker:
         self._frequent_reports_until = 0.0
         self.use_ledger(ledger)
         self.observers: tuple[Observer, ...] = ()
-        #: Number of dropped replies by reason.
-        self.ignored = self._replies.ignored
+        #: Number of dropped replies by reason: unknown, late, duplicate, reordered, old_epoch,
+        #: unexpected, unreadable, misaddressed.
+        self.ignored: Counter[str] = Counter()
         #: The last completed requests, as `described`.
         self.ended: deque[tuple[Any, ...]] = deque(maxlen=MAX_ENDED)
 
@@ -208,7 +211,7 @@ class RequestTracker:
         if call.recovered and call.cancellation.cancelled:
             error = exc.Interrupted(f"whether task {call.task.name!r} took effect is unknown")
             return self._settle(tracked, ft.Failure.from_exception(error), now=now)
-        if self._replies.early and tracked.id in self._replies.early:
+        if tracked.id in self._early_replies:
             # An earlier run sent this request, and its record was lost. The reply is already here.
             effects = self._accept_early_reply(tracked, now)
             return effects + self._route(tracked, now) if tracked.live else effects
@@ -345,7 +348,11 @@ class RequestTracker:
 
         :param stored: whether the reply comes from a row.
         """
-        tracked, reason = self._replies.match(reply, self.reply_to)
+        tracked: TrackedRequest | None = None
+        reason: str | None = "misaddressed"
+        if reply.to in ("", self.reply_to):  # Any process may publish to all engines.
+            tracked = self.requests.get(reply.request_id)
+            reason = "unknown" if tracked is None else tracked.refusal(reply)
         if tracked is None or reason is not None:
             return self._on_dropped_reply(tracked, reason or "unknown", reply, receipt, now)
         if reply.is_lost:
@@ -389,7 +396,19 @@ class RequestTracker:
         if tracked is not None and tracked.live and reply.ask_number is not None:
             effects = self._on_report(tracked, reply, reply.ask_number, now)
             return [*effects, fx.Acknowledge(receipt)]
-        return [fx.Acknowledge(each) for each in self._replies.drop(reply, reason, receipt)]
+        if reason == "unknown" and self._inherits and reply.state in pr.STOP_STATES:
+            # Its request may be submitted later.
+            rejected = self._early_replies.keep(reply, receipt)
+            return [] if rejected is None else [fx.Acknowledge(rejected)]
+        self.ignored[reason] += 1
+        if reason == "misaddressed":
+            LOG.warning("refused a reply to %.80r, which is not this engine", reply.to)
+        else:
+            LOG.debug(
+                "ignored %s for request %s (epoch %s, worker %s): %s",
+                reply.state, reply.request_id, reply.epoch, reply.worker, reason,
+            )  # fmt: skip
+        return [fx.Acknowledge(receipt)]
 
     def _on_report(
         self, tracked: TrackedRequest, reply: Reply, number: int, now: float
@@ -411,7 +430,7 @@ class RequestTracker:
         return self._report(event, now)
 
     def _accept_early_reply(self, tracked: TrackedRequest, now: float) -> list[Effect]:
-        early = self._replies.early.take(tracked.id)
+        early = self._early_replies.pop(tracked.id, None)
         if early is None:
             return []
         reply, receipt = early
@@ -633,14 +652,14 @@ class RequestTracker:
     def inherit(self, reply_to: str) -> None:
         """Take over the name of an earlier tracker, and the replies to it."""
         self.reply_to = reply_to
-        self._replies.inherits = True
+        self._inherits = True
 
     def disown(self, flow: str | None = None) -> None:
         """Forget all requests (of one flow) without a result: another engine continues the flow."""
         for tracked in self.requests.of_flow(flow):
             self.forget(tracked)
         if flow is None:
-            self._replies.early.clear()
+            self._early_replies.clear()
             self._origins.clear()
         else:
             self._origins.pop(flow, None)
@@ -799,7 +818,7 @@ class RequestTracker:
             case dc.Republish():
                 return self._dispatch(tracked, now)
             case dc.AcceptStored(_, reply):
-                _, receipt = self._replies.early.take(tracked.id) or (None, None)
+                _, receipt = self._early_replies.pop(tracked.id, (None, None))
                 return self.on_reply(reply, receipt, now, stored=True)
             case dc.AcceptEarly():
                 return self._accept_early_reply(tracked, now)
@@ -984,4 +1003,4 @@ class RequestTracker:
     def reopen(self) -> None:
         self._closed = None
         # Their connection is closed, so they cannot be acknowledged.
-        self._replies.early.clear()
+        self._early_replies.clear()
