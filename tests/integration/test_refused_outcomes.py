@@ -17,7 +17,7 @@ from tests.support import sample_tasks, workers
 from tests.support.workers import until, worker_in_thread
 from wbengine import engines, exceptions
 from wbengine.engines.worker_based import ledger as ledgers
-from wbengine.engines.worker_based._worker_side import finishing
+from wbengine.engines.worker_based._worker_side import task_runner
 from wbengine.patterns import linear_flow
 
 #: Writes that the database refuses: results that are too large, or all writes after a claim.
@@ -68,7 +68,7 @@ def test_result_refused_by_ledger_fails_its_task(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The worker logs once that it retries, and its slot is free afterwards."""
-    monkeypatch.setattr(finishing, "TIMEOUT_SECONDS", 1.0)
+    monkeypatch.setattr(task_runner, "STORE_TIMEOUT_SECONDS", 1.0)
     path, ledger = make_ledger(tmp_path)
     refuse(path, LARGE)
     url = rowless_url
@@ -87,12 +87,12 @@ def test_result_is_stored_when_unavailable_ledger_returns(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The worker retries unless the ledger accepts other writes."""
-    monkeypatch.setattr(finishing, "TIMEOUT_SECONDS", 0.0)
-    monkeypatch.setattr(finishing, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(task_runner, "STORE_TIMEOUT_SECONDS", 0.0)
+    monkeypatch.setattr(task_runner, "LEDGER_RETRY_SECONDS", 0.01)
     path, ledger = make_ledger(tmp_path)
     url = rowless_url
     tries: list[Any] = []
-    finish = finishing.Finisher._finish_row
+    finish = task_runner.TaskRunner._finish_row
 
     def mend(finisher: Any, message: Any) -> Any:
         tries.append(message)
@@ -100,7 +100,7 @@ def test_result_is_stored_when_unavailable_ledger_returns(
             accept(path)
         return finish(finisher, message)
 
-    monkeypatch.setattr(finishing.Finisher, "_finish_row", mend)
+    monkeypatch.setattr(task_runner.TaskRunner, "_finish_row", mend)
     with worker_in_thread(url, sample_tasks, ledger=ledger):
         engine = load(url, ledger, 5)
         refuse(path, *ALL)

@@ -80,7 +80,7 @@ PARTS: dict[str, tuple[str, ...]] = {
         f"{_WIRE}._engine_side.tracker_events:TrackerEvents.on_wait",
         f"{_WIRE}.worker:Worker._on_wait",
         f"{_WIRE}._worker_side.task_runner:TaskRunner.take",
-        f"{_WIRE}._worker_side.finishing:Finisher.finish_in_one_step",
+        f"{_WIRE}._worker_side.task_runner:TaskRunner.finish_in_one_step",
         f"{_WIRE}._worker_side.task_runner:TaskRunner._on_outcome",
         "wbengine._concurrency.thread_pools:Pool._run_call",
     ),

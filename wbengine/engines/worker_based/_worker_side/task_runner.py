@@ -18,15 +18,15 @@ from wbengine._concurrency import conditions
 from wbengine._concurrency.crash_points import crashpoint
 from wbengine.engines.worker_based import dispatcher, endpoint, proxy
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based._connections.sender import OutgoingMessage
+from wbengine.engines.worker_based._connections.sender import DeliveryHooks, OutgoingMessage
 from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.engines.worker_based._messages import notices, request_messages, worker_commands
 from wbengine.engines.worker_based._worker_side import heartbeat, reporting
 from wbengine.engines.worker_based._worker_side import server_effects as fx
-from wbengine.engines.worker_based._worker_side.finishing import Finisher
 from wbengine.engines.worker_based._worker_side.jobs import Job
 from wbengine.engines.worker_based._worker_side.slots import Pool
 from wbengine.transports import _ledger as ledgers
+from wbengine.transports._broker import Broker, Finish
 from wbengine.types import failure as ft
 
 if TYPE_CHECKING:
@@ -41,8 +41,12 @@ CANCEL_GRACE_SECONDS: Final = 10.0
 #: Runtime of a task in seconds after which RUNNING is sent.
 RUNNING_DELAY_SECONDS: Final = 0.005
 
-#: Delay in seconds after a failed claim or read of a row, before a retry or a requeue.
+#: Delay in seconds after a failed operation on a row, before a retry or a requeue.
 LEDGER_RETRY_SECONDS: Final = 0.5
+
+#: Seconds of retries before a result that cannot be stored is given up. They count only while the
+#: ledger accepts heartbeats, or the worker stops.
+STORE_TIMEOUT_SECONDS: Final = 5.0
 
 #: Minimum seconds between two reads of the digest of a separate ledger.
 LEDGER_REFRESH_SECONDS: Final = 1.0
@@ -79,9 +83,8 @@ class TaskRunner:
         self._beats = beats
         self._on_drain = on_drain
         self._closed = conditions.Event()
-        self._finisher = Finisher(
-            core, self.lock, wire, pool, self._closed, self.apply, self._on_settled
-        )
+        self._publishing = _Publishing(self)
+        self._one_step = _OneStep(self)
         self._unacked = 0
         self._reporting = 0
         # Jobs with an unsent RUNNING, each with the time at which it is due.
@@ -167,7 +170,6 @@ class TaskRunner:
         :param has_rows: whether `Broker.finish` finishes its rows.
         """
         self.ledger, self._has_rows = ledger, has_rows
-        self._finisher.use(ledger, has_rows=has_rows)
 
     @property
     def busy(self) -> bool:
@@ -205,7 +207,7 @@ class TaskRunner:
                     self._reply(job, envelope, terminal, deferrable)
                 case fx.Finish(job, answer):
                     self._discard_running(job)
-                    self._finisher.finish(job, answer)
+                    self._finish(job, answer)
                 case fx.Acknowledge(receipt):
                     self._acknowledge(receipt)
                 case fx.Cancel(job):
@@ -346,7 +348,7 @@ class TaskRunner:
             self._proxy.send(OutgoingMessage(envelope), first=True, defer=True)
         elif terminal:
             self._discard_running(job)
-            self._finisher.reply(job, envelope)
+            self._send(OutgoingMessage(envelope, self._publishing, job))
         elif deferrable:
             due = time.monotonic() + RUNNING_DELAY_SECONDS
             job.running = envelope
@@ -382,6 +384,155 @@ class TaskRunner:
         with self.lock:
             job.running = None
 
+    # Finishing requests: store the result in the row, publish the reply, acknowledge the request.
+    #
+    # All three are one step of a broker that has the rows. On RabbitMQ, the reply and the
+    # acknowledgement are one write, after the result is stored. Otherwise they follow each other in
+    # this order, so that a request is delivered again if its worker is killed in between.
+
+    def _finish(self, job: Job, reply: env.Envelope) -> None:
+        """Finish a request with a row."""
+        if self._has_rows:
+            self._send(OutgoingMessage(reply, self._one_step, job))
+            return
+        message = OutgoingMessage(reply, self._publishing, job)
+        # Engines accept only stored results. This may block, and heartbeats must continue.
+        if self._store(message):
+            self._send(message)
+
+    def _send(self, message: OutgoingMessage) -> None:
+        job = message.correlation
+        soon = self._pool.has_more  # The next message follows at once: send both together.
+        # Only publishing and acknowledging are left.
+        is_last_step = message.hooks is self._publishing and job.is_quiet
+        self._proxy.signed(message.envelope)
+        if not (is_last_step and self._proxy.consumer.answer(message, job.receipt, soon)):
+            self._proxy.send(message, defer=soon)
+
+    def _store(self, message: OutgoingMessage) -> bool:
+        """Store a result before it is published; return whether to publish it."""
+        crashpoint("worker.before-finish")
+        job: Job = message.correlation
+        stored = self._finish_row(message)
+        if isinstance(stored, exc.LedgerFailure):
+            stored = self._retry_storing(message, stored)
+        crashpoint("worker.after-finish")
+        is_fenced = not stored and self._is_fenced(job)
+        if isinstance(stored, exc.LedgerFailure):  # The reply is still sent.
+            LOG.warning("the reply to request %s cannot be stored: %s", job.id, stored)
+        with self.lock:
+            effects = self.server.on_stored(job, is_fenced)
+        self.apply(e for e in effects if not (isinstance(e, fx.Reply) and e.terminal))
+        return not is_fenced
+
+    def _finish_row(self, message: OutgoingMessage) -> bool | exc.LedgerFailure:
+        assert self.ledger is not None
+        job: Job = message.correlation
+        reply = env.freeze(self._proxy.signed(message.envelope))
+        (stored,) = self.ledger.finish_many(self.server.identity, [(job.id, job.epoch, reply)])
+        return stored
+
+    def _retry_storing(
+        self, message: OutgoingMessage, error: exc.LedgerFailure
+    ) -> bool | exc.LedgerFailure:
+        """Retry to store a result, because the engine accepts no other.
+
+        While the ledger is unavailable, this waits until the worker stops. If the ledger accepts
+        heartbeats but refuses the result, a small failure replaces the result.
+        """
+        assert self.ledger is not None
+        job: Job = message.correlation
+        LOG.warning("the result of request %s cannot be stored, retrying: %s", job.id, error)
+        give_up, is_refused = math.inf, False
+        while not self._closed.wait(LEDGER_RETRY_SECONDS):
+            try:
+                self.ledger.renew(self.server.identity)
+                is_unavailable = False
+            except exc.LedgerFailure:
+                is_unavailable = True
+            now = time.monotonic()
+            waits = is_unavailable and not self.server.ending
+            give_up = math.inf if waits else min(give_up, now + STORE_TIMEOUT_SECONDS)
+            stored = self._finish_row(message)
+            if isinstance(stored, bool):
+                return stored
+            if now < give_up:
+                continue
+            if self.server.ending and (is_unavailable or is_refused):
+                return stored
+            give_up = math.inf
+            if not is_refused:
+                is_refused = True
+                with self.lock:
+                    message.envelope = self.server.on_unstorable(job, stored)
+                LOG.warning("request %s fails: the ledger refused its result: %s", job.id, stored)
+        return error
+
+    def _is_fenced(self, job: Job) -> bool:
+        """Return whether a row that rejected a result has another epoch or owner.
+
+        The result of a fenced row must be discarded. A missing row is not fenced: it may be lost,
+        and the engine may wait for the reply.
+        """
+        assert self.ledger is not None
+        try:
+            row = self.ledger.state(job.id)
+        except exc.LedgerFailure:
+            return False  # The engine decides.
+        if row is None or (row.epoch == job.epoch and row.state == ledgers.ROW_DONE):
+            return False
+        _log_fenced(job)
+        return True
+
+    def release_slots(self, jobs: Sequence[Job]) -> None:
+        """Release the slots of jobs that are about to be answered, in one step."""
+        self._proxy.consumer.release_many(_receipts(jobs))
+
+    def acknowledge(self, jobs: Sequence[Job]) -> None:
+        """Acknowledge jobs whose replies are published, or cannot be published."""
+        self._proxy.consumer.ack_answered(self._acknowledge_answered, jobs)
+
+    def _acknowledge_answered(self, jobs: Sequence[Job]) -> None:
+        self._proxy.consumer.ack_many(_receipts(jobs))
+        self._on_settled(jobs)
+
+    def finish_in_one_step(self, broker: Broker, messages: Sequence[OutgoingMessage]) -> None:
+        """Store, publish and acknowledge the replies to jobs."""
+        crashpoint("worker.before-finish")
+        jobs: list[Job] = [message.correlation for message in messages]
+        batch = [
+            Finish(job.id, job.epoch, job.receipt, message)
+            for job, message in zip(jobs, messages, strict=True)
+        ]
+        order = None
+        if self._pool.private:
+            order = self._proxy.consumer.order(_receipts(jobs))
+        else:
+            self.release_slots(jobs)
+        finished = broker.finish(batch, order)
+        crashpoint("worker.after-finish")
+        try:
+            for job, was_owned in zip(jobs, finished, strict=True):
+                if not was_owned:
+                    _log_fenced(job)
+                with self.lock:
+                    effects = self.server.on_stored_and_sent(job, not was_owned)
+                self.apply(effects)
+        finally:
+            if order is not None:  # This must precede the report that the worker is idle.
+                order.deliver()
+
+    def fail(self, job: Job, error: exc.TooLarge) -> None:
+        """Finish a request with a small failure, because its reply is too large for the broker."""
+        with self.lock:
+            reply = self.server.on_unstorable(job, error)
+        self._finish(job, reply)
+
+    def forget(self, jobs: Sequence[Job]) -> None:
+        """Forget jobs whose messages were acknowledged together with their replies."""
+        self._proxy.consumer.forget_many(_receipts(jobs))
+        self._on_settled(jobs)
+
     def _on_settled(self, jobs: Sequence[Job]) -> None:
         with self.lock:
             for job in jobs:
@@ -402,3 +553,53 @@ class TaskRunner:
         self._unacked -= count
         if not self._unacked:
             self._changed.notify_all()
+
+
+class _Publishing(DeliveryHooks):
+    """Acknowledges requests after their replies are published."""
+
+    def __init__(self, runner: TaskRunner) -> None:
+        self._runner = runner
+
+    def prepare(self, messages: Sequence[OutgoingMessage]) -> None:
+        self._runner.release_slots(_jobs(messages))
+
+    def sent(self, messages: Sequence[OutgoingMessage]) -> None:
+        self._runner.acknowledge(_jobs(messages))
+
+    def failed(self, message: OutgoingMessage, error: BaseException) -> None:
+        self._runner.acknowledge((message.correlation,))
+
+
+class _OneStep(_Publishing):
+    """Stores, publishes and acknowledges in one step of the broker."""
+
+    writes = True
+
+    def prepare(self, messages: Sequence[OutgoingMessage]) -> None:
+        """Do nothing: `write` releases the slots."""
+
+    def write(self, broker: Broker, messages: Sequence[OutgoingMessage]) -> Iterable[bool]:
+        self._runner.finish_in_one_step(broker, messages)
+        return (True for _ in messages)
+
+    def sent(self, messages: Sequence[OutgoingMessage]) -> None:
+        self._runner.forget(_jobs(messages))
+
+    def failed(self, message: OutgoingMessage, error: BaseException) -> None:
+        if isinstance(error, exc.TooLarge):
+            self._runner.fail(message.correlation, error)
+        else:
+            super().failed(message, error)
+
+
+def _jobs(messages: Iterable[OutgoingMessage]) -> list[Job]:
+    return [message.correlation for message in messages]
+
+
+def _receipts(jobs: Iterable[Job]) -> list[Any]:
+    return [job.receipt for job in jobs]
+
+
+def _log_fenced(job: Job) -> None:
+    LOG.warning("the engine withdrew request %s while it ran here: its result is discarded", job.id)
