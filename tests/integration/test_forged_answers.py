@@ -19,7 +19,7 @@ from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.engines.worker_based._messages import headers as hd
 from wbengine.engines.worker_based._messages import notices
-from wbengine.engines.worker_based._requests import tracker
+from wbengine.engines.worker_based._requests import recovery, tracker
 from wbengine.patterns import linear_flow
 from wbengine.transports._sql.sql_ledger import SQLLedger
 from wbengine.types.failure import Failure
@@ -76,10 +76,14 @@ def test_forged_result_missing_from_the_ledger_is_ignored(
     failure = pr.failure_to_dict(Failure.from_exception(ValueError("forged")))
     response = pr.Response(state, result=failure if state == pr.FAILURE else "forged")
     rows: list[Any] = []
-    on_row = tracker.RequestTracker.on_row
-    monkeypatch.setattr(
-        tracker.RequestTracker, "on_row", lambda self, *row: rows.append(row) or on_row(self, *row)
-    )
+    on_event = tracker.RequestTracker.on_event
+
+    def record(self: tracker.RequestTracker, event: Any, now: float) -> Any:
+        if isinstance(event, recovery.RowRead):
+            rows.append(event)
+        return on_event(self, event, now)
+
+    monkeypatch.setattr(tracker.RequestTracker, "on_event", record)
     with forged_reply(url, tmp_path, response, "victim", ledger=f"dir://{tmp_path}/ledger"):
         until(lambda: rows)
 

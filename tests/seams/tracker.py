@@ -26,10 +26,8 @@ from wbengine.engines.worker_based._messages import worker_commands
 from wbengine.engines.worker_based._messages.request_messages import Reply
 from wbengine.engines.worker_based._requests import effects as fx
 from wbengine.engines.worker_based._requests import (
-    events,
     options,
     recovery,
-    recovery_decisions,
     recovery_with_ledger,
     recovery_without_ledger,
     tracker,
@@ -415,7 +413,9 @@ class Tracker:
         return self._rows is None or (ours and self._rows.revoke([request._entry])[0])
 
     def revoked(self, request: Request, done: bool) -> list[Effect]:
-        return _effects(self._tracker.on_revoked(request._entry, done, self._now))
+        return _effects(
+            self._tracker.on_event(recovery.RowRevoked(request._entry, done), self._now)
+        )
 
     def look(self, request: Request) -> Row:
         assert self._rows is not None
@@ -425,21 +425,24 @@ class Tracker:
         return Row(taken, vanished, seen)
 
     def found(self, request: Request, row: Row, lost: str | None) -> list[Effect]:
-        return _effects(self._tracker.on_row(request._entry, row._seen, self._now, lost))
+        event = recovery.RowRead(request._entry, row._seen, lost)
+        return _effects(self._tracker.on_event(event, self._now))
 
     def take_back(self, effect: TakeBack) -> list[Effect]:
         assert self._rows is not None
         [(done, answer)] = self._rows.reopen([(effect.request._entry, effect.epoch)])
         if not done:
             return []
-        return _effects(self._tracker.on_reopened(effect.request._entry, answer, self._now))
+        event = recovery.RowReopened(effect.request._entry, answer)
+        return _effects(self._tracker.on_event(event, self._now))
 
     def conclude(self, effect: Conclude) -> list[Effect]:
         assert self._rows is not None
         entry = effect.request._entry
         if not self._rows.conclude([(entry, effect.holder, effect.failure)])[0]:
             return []
-        return _effects(self._tracker.on_concluded(entry, effect.failure, self._now))
+        event = recovery.RowConcluded(entry, effect.failure)
+        return _effects(self._tracker.on_event(event, self._now))
 
     def sweep(self, request_ids: Iterable[str]) -> None:
         """Delete the rows of requests that ended."""
@@ -648,12 +651,12 @@ def _once_idle(before: Any) -> Any:
 
 def _believe_lost(before: Any) -> Any:
     def on_event(self: Any, event: Any, now: float) -> Any:
-        if not isinstance(event, events.Redelivered):
+        if not isinstance(event, recovery.Redelivered):
             return before(self, event, now)
         entry = event.tracked
         return [
-            recovery_decisions.Hold(entry, None),
-            recovery_decisions.Settle(entry, entry.loss()),
+            recovery.Hold(entry, None),
+            recovery.Settle(entry, entry.loss()),
         ]
 
     return on_event
@@ -701,10 +704,12 @@ def _no_refill(before: Any) -> Any:
 def _revoke_is_enough(before: Any) -> Any:
     """A request that cannot be revoked is ended, too."""
 
-    def on_revoked(self: Any, entry: Any, revoked: bool, now: float) -> Any:
-        return before(self, entry, True, now)
+    def on_event(self: Any, event: Any, now: float) -> Any:
+        if isinstance(event, recovery.RowRevoked):
+            event = recovery.RowRevoked(event.tracked, True)
+        return before(self, event, now)
 
-    return on_revoked
+    return on_event
 
 
 def _late_failure(before: Any) -> Any:
@@ -741,7 +746,7 @@ DEFECTS: Final[dict[str, tuple[tuple[Any, str, Callable[[Any], Any]], ...]]] = {
     "no-drop": ((tracker.RequestTracker, "on_saved", _no_drop),),
     "no-refill": ((tracker.RequestTracker, "_refill", _no_refill),),
     "never-asks": ((fx.Asks, "take", _never_asks),),
-    "revoke-is-enough": ((tracker.RequestTracker, "on_revoked", _revoke_is_enough),),
+    "revoke-is-enough": ((tracker.RequestTracker, "on_event", _revoke_is_enough),),
     "every-end-counts": ((TrackedRequest, "refusal", _late_failure),),
     "silence-counts-always": (
         (types.ProxyWorkerFinder, "_restart_grace", _no_grace),

@@ -17,7 +17,8 @@ from wbengine.engines.worker_based._messages import headers as hd
 from wbengine.engines.worker_based._messages import worker_commands
 from wbengine.engines.worker_based._messages.request_messages import Reply
 from wbengine.engines.worker_based._requests import effects as fx
-from wbengine.engines.worker_based._requests.events import UNKNOWN, RowSnapshot
+from wbengine.engines.worker_based._requests import recovery as rc
+from wbengine.engines.worker_based._requests.recovery import UNKNOWN, RowSnapshot
 from wbengine.engines.worker_based._requests.request_state import TrackedRequest
 from wbengine.running import LOCAL
 from wbengine.types.failure import Failure
@@ -129,11 +130,11 @@ class Script:
                 return f"end {label} {self.value(label)}{by}"
             case fx.ForwardEvent(_, event, details):
                 return f"event {label} {event} {details['n']}"
-            case fx.RecordStart(_, worker):
+            case fx.Record(_, "began", (worker,)):
                 return f"started {label} {worker}"
-            case fx.RecordClaim(_, worker):
+            case fx.Record(_, "taken", (worker,)):
                 return f"claimed {label} {worker}"
-            case fx.RecordIncident(_, event, worker):
+            case fx.Record(_, "incident", (event, worker)):
                 return f"{event} {label} {worker}"
             case fx.Acknowledge(receipt):
                 return "ack" if receipt == "receipt" else f"ack {receipt}"
@@ -325,21 +326,22 @@ class Script:
         state = state if state in (None, UNKNOWN) else state.lower()
         reply = None if result is None else self._stored(label, result, epoch)
         seen = RowSnapshot(state, holder, reply, epoch, **fields)
-        return self.tracker.on_row(entry, seen, self.now, lost)
+        return self.tracker.on_event(rc.RowRead(entry, seen, lost), self.now)
 
     def _stored(self, label: str, result: Any, epoch: int | None) -> Reply:
         data = {"result": result}
         return Reply(self.entries[label].id, pr.SUCCESS, data, worker="w1", epoch=epoch)
 
     def revoked(self, label: str, done: bool = True) -> Effects:
-        return self.tracker.on_revoked(self.entries[label], done, self.now)
+        return self.tracker.on_event(rc.RowRevoked(self.entries[label], done), self.now)
 
     def reopened(self, label: str, result: Any = None) -> Effects:
         reply = None if result is None else self._stored(label, result, 1)
-        return self.tracker.on_reopened(self.entries[label], reply, self.now)
+        return self.tracker.on_event(rc.RowReopened(self.entries[label], reply), self.now)
 
     def concluded(self, label: str) -> Effects:
-        return self.tracker.on_concluded(self.entries[label], self.losses[label], self.now)
+        event = rc.RowConcluded(self.entries[label], self.losses[label])
+        return self.tracker.on_event(event, self.now)
 
     # Time, runs and state.
 

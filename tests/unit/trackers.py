@@ -8,6 +8,7 @@ from typing import Any
 from wbengine import task
 from wbengine._calls import invocation
 from wbengine.engines.worker_based import protocol as pr
+from wbengine.engines.worker_based._discovery import finder
 from wbengine.engines.worker_based._messages.request_messages import Reply
 from wbengine.engines.worker_based._requests import effects as fx
 from wbengine.engines.worker_based._requests import tracker
@@ -94,6 +95,8 @@ class Fleet:
 
     def tasks(self) -> list[str]:
         return sorted(name for name, queues in self.offered.items() if queues)
+
+    why_unserved = finder.ProxyWorkerFinder.why_unserved
 
 
 class Bench:

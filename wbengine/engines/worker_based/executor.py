@@ -556,7 +556,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         elif isinstance(effect, fx.Acknowledge):
             if effect.receipt is not None:
                 self._proxy.consumer.ack_later(effect.receipt)
-        elif isinstance(effect, fx.RecordStart | fx.RecordClaim | fx.RecordIncident):
+        elif isinstance(effect, fx.Record):
             effect.report()
         elif isinstance(effect, fx.ForwardEvent):
             _forward_event(effect.tracked, effect.event_type, effect.details)

@@ -47,6 +47,15 @@ _MAX_OUTAGES: Final = 64
 _MIN_LATE_SECONDS: Final = 2.0
 
 
+#: Maximum number of names in an error message.
+_MAX_NAMES: Final = 8
+
+
+def _shown_names(names: list[str]) -> str:
+    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+    return (", ".join(names[:_MAX_NAMES]) or "none") + more
+
+
 def check_wait(workers: Any, timeout: Any) -> None:
     if not isinstance(workers, int) or isinstance(workers, bool):
         raise TypeError(f"workers must be a whole number, got {workers!r:.80}")
@@ -447,6 +456,18 @@ class ProxyWorkerFinder:
     def tasks(self) -> list[str]:
         with self._lock:
             return sorted(self._roster.tasks)
+
+    def why_unserved(self, task_cls: str) -> str:
+        """Return, for users, the reason why no known worker runs a task."""
+        tasks, topics = self.tasks(), self.topics()
+        if not topics:
+            topic_list = ", ".join(map(repr, self.topic_patterns))
+            where = f"on {topic_list} (other topics are ignored)" if topic_list else "on any topic"
+            return f"no worker is known {where}, so none offers {task_cls}"
+        return (
+            f"no worker offers {task_cls}{object_names.hint(task_cls, tasks)};"
+            f" known topics: {_shown_names(topics)}; known tasks: {_shown_names(tasks)}"
+        )
 
     def report_rounds(self, queue: str, since: float) -> int:
         """Return how many times (at most 2) every live worker has reported since `since`.

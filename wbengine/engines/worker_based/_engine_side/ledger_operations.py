@@ -24,6 +24,7 @@ from wbengine.engines.worker_based._engine_side.rows import Rows
 from wbengine.engines.worker_based._engine_side.tracker_events import FlowGuards, LockedTracker
 from wbengine.engines.worker_based._messages import signing
 from wbengine.engines.worker_based._requests import effects as fx
+from wbengine.engines.worker_based._requests import recovery as rc
 from wbengine.engines.worker_based._requests.request_state import TrackedRequest
 from wbengine.transports import _ledger as ledgers
 from wbengine.transports._broker import Broker
@@ -389,7 +390,7 @@ class LedgerWriter:
                     if revoked and tracked.epoch != stage[0]:
                         resent.append(tracked)  # It was resent after its epoch was read.
                     else:
-                        followups += self._tracker.on_revoked(tracked, revoked, now)
+                        followups += self._tracker.on_event(rc.RowRevoked(tracked, revoked), now)
             self._requests.apply(followups)
             requests = resent
 
@@ -428,7 +429,9 @@ class LedgerWriter:
                     if effect.tracked.id in self._withdrawing | self._opening:
                         self._postponed.append(effect)
                     elif stage == _stage(effect.tracked):
-                        followups += self._tracker.on_row(effect.tracked, row, now, effect.lost)
+                        followups += self._tracker.on_event(
+                            rc.RowRead(effect.tracked, row, effect.lost), now
+                        )
                     else:
                         # The request changed during the read: the row may be outdated.
                         outdated.append(effect)
@@ -441,7 +444,9 @@ class LedgerWriter:
         results = self._rows.reopen([(each.tracked, each.epoch) for each in effects])
         for effect, (done, answer) in zip(effects, results, strict=True):
             if done:  # Otherwise the row is inspected again.
-                self._requests.report(self._tracker.on_reopened, effect.tracked, answer)
+                self._requests.report(
+                    self._tracker.on_event, rc.RowReopened(effect.tracked, answer)
+                )
 
     def _conclude(self, effects: Sequence[fx.Conclude]) -> None:
         assert self._rows is not None
@@ -449,7 +454,9 @@ class LedgerWriter:
         results = self._rows.conclude([(e.tracked, e.holder, e.failure) for e in effects])
         for effect, done in zip(effects, results, strict=True):
             if done:
-                self._requests.report(self._tracker.on_concluded, effect.tracked, effect.failure)
+                self._requests.report(
+                    self._tracker.on_event, rc.RowConcluded(effect.tracked, effect.failure)
+                )
 
     def _drop(self, request_ids: Sequence[str]) -> None:
         assert self.ledger is not None

@@ -12,7 +12,7 @@ from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.engines.worker_based._messages import signing
 from wbengine.engines.worker_based._messages.request_messages import Reply
-from wbengine.engines.worker_based._requests.events import UNKNOWN, RowSnapshot
+from wbengine.engines.worker_based._requests.recovery import UNKNOWN, RowSnapshot
 from wbengine.engines.worker_based._requests.request_state import TrackedRequest
 from wbengine.transports import _ledger as ledgers
 from wbengine.types import failure as ft

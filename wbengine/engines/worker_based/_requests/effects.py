@@ -42,37 +42,18 @@ class ForwardEvent(OfRequest):
 
 
 @dataclass(slots=True)
-class RecordStart(OfRequest):
-    """Record in the store that a worker has started a task."""
+class Record(OfRequest):
+    """Record something in the store, with a method of the sink of the task's events.
 
-    worker: str
+    `began`: a worker has started the task; `taken`: a worker has it, possibly without a free slot;
+    `incident`: a worker was lost with the task, or the task is resent.
+    """
 
-    def report(self) -> None:
-        events: Any = self.tracked.invocation.events
-        events.began(self.worker)
-
-
-@dataclass(slots=True)
-class RecordClaim(OfRequest):
-    """Record in the store that a worker has a task, possibly without a free slot."""
-
-    worker: str
+    method: str
+    arguments: tuple[Any, ...]
 
     def report(self) -> None:
-        events: Any = self.tracked.invocation.events
-        events.taken(self.worker)
-
-
-@dataclass(slots=True)
-class RecordIncident(OfRequest):
-    """Record with the flow that `worker` was lost with a task, or that its task is resent."""
-
-    event: str
-    worker: str | None
-
-    def report(self) -> None:
-        events: Any = self.tracked.invocation.events
-        events.incident(self.event, self.worker)
+        getattr(self.tracked.invocation.events, self.method)(*self.arguments)
 
 
 @dataclass(slots=True)
@@ -81,12 +62,12 @@ class Acknowledge:
 
 
 class Revoke(OfRequest):
-    """Remove the row if no worker has claimed it, and call `on_revoked`."""
+    """Remove the row if no worker has claimed it, and report `RowRevoked`."""
 
 
 @dataclass(slots=True)
 class Inspect(OfRequest):
-    """Read the row and call `on_row` with `lost`, the worker whose loss is the reason."""
+    """Read the row and report `RowRead` with `lost`, the worker whose loss is the reason."""
 
     lost: str | None = None
 
@@ -95,7 +76,7 @@ class Inspect(OfRequest):
 class Reopen(OfRequest):
     """Move the row of a repeatable task from its lost owner back to OPEN.
 
-    Call `on_reopened`, with the reply if the request is done. If the ledger is unavailable, the
+    Report `RowReopened`, with the reply if the request is done. If the ledger is unavailable, the
     row is read again later.
     """
 
@@ -104,7 +85,7 @@ class Reopen(OfRequest):
 
 @dataclass(slots=True)
 class Conclude(OfRequest):
-    """Complete a request with `failure` in place of its lost owner, and call `on_concluded`.
+    """Complete a request with `failure` in place of its lost owner, and report `RowConcluded`.
 
     An owner that was only frozen then does not start the request later. If the ledger is
     unavailable, or the row has another owner, the row is read again later.
@@ -146,22 +127,15 @@ class Drop:
     request_id: str
 
 
-def record_start(tracked: TrackedRequest, worker: str) -> list[Effect]:
-    return [RecordStart(tracked, worker)] if hasattr(tracked.invocation.events, "began") else []
-
-
-def record_claim(tracked: TrackedRequest, worker: str) -> list[Effect]:
-    return [RecordClaim(tracked, worker)] if hasattr(tracked.invocation.events, "taken") else []
-
-
-def record_incident(tracked: TrackedRequest, event: str, worker: str | None) -> list[Effect]:
-    can_record = hasattr(tracked.invocation.events, "incident")
-    return [RecordIncident(tracked, event, worker)] if can_record else []
+def record(tracked: TrackedRequest, method: str, *arguments: Any) -> list[Effect]:
+    """Return the effect `Record`; none if the sink has no such method."""
+    can_record = hasattr(tracked.invocation.events, method)
+    return [Record(tracked, method, arguments)] if can_record else []
 
 
 Effect = (
-    Dispatch | Settle | ForwardEvent | RecordStart | RecordClaim | RecordIncident | Acknowledge
-    | Revoke | Inspect | Reopen | Conclude | MoveToDeadLetters | Ask | Cancel | Drop
+    Dispatch | Settle | ForwardEvent | Record | Acknowledge | Revoke | Inspect | Reopen | Conclude
+    | MoveToDeadLetters | Ask | Cancel | Drop
 )  # fmt: skip
 
 

@@ -14,11 +14,16 @@ from typing import Final
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based._messages.request_messages import Reply
 from wbengine.engines.worker_based._requests import effects as fx
-from wbengine.engines.worker_based._requests import events as ev
-from wbengine.engines.worker_based._requests import recovery_decisions as dc
-from wbengine.engines.worker_based._requests.events import UNKNOWN, Event, RowSnapshot
-from wbengine.engines.worker_based._requests.recovery import Recovery, end_unstarted, lookup_pause
-from wbengine.engines.worker_based._requests.recovery_decisions import Decision
+from wbengine.engines.worker_based._requests import recovery as rc
+from wbengine.engines.worker_based._requests.recovery import (
+    UNKNOWN,
+    Decision,
+    Event,
+    Recovery,
+    RowSnapshot,
+    end_unstarted,
+    lookup_pause,
+)
 from wbengine.engines.worker_based._requests.request_state import REFUSED, TrackedRequest
 from wbengine.transports import _ledger as ledgers
 
@@ -39,31 +44,31 @@ class LedgerRecovery(Recovery):
     def on_event(self, event: Event, now: float) -> list[Decision]:
         tracked = event.tracked
         match event:
-            case ev.Inherited():
-                return [dc.Inherit(tracked), *_inspect(tracked)]
-            case ev.Unconfirmed():
-                return [dc.Republish(tracked)]  # Only one of the copies can claim the row.
-            case ev.StartRefused() | ev.TimedOut():
+            case rc.Inherited():
+                return [rc.Inherit(tracked), *_inspect(tracked)]
+            case rc.Unconfirmed():
+                return [rc.Republish(tracked)]  # Only one of the copies can claim the row.
+            case rc.StartRefused() | rc.TimedOut():
                 return [fx.Revoke(tracked)]
-            case ev.OwnerLost(_, worker):
+            case rc.OwnerLost(_, worker):
                 tracked.lost = worker
                 return [fx.Inspect(tracked, worker)]
-            case ev.Absent() | ev.CheckDue():
+            case rc.Absent() | rc.CheckDue():
                 return _inspect(tracked)
-            case ev.Redelivered():
+            case rc.Redelivered():
                 return [fx.Inspect(tracked)] if tracked.lookups else _inspect(tracked)
-            case ev.ClaimRefused() if tracked.state != pr.RUNNING and not tracked.lookups:
+            case rc.ClaimRefused() if tracked.state != pr.RUNNING and not tracked.lookups:
                 return _inspect(tracked)
-            case ev.Denied(_, worker):
+            case rc.Denied(_, worker):
                 tracked.denied = worker == tracked.worker
                 return [fx.Inspect(tracked)] if tracked.lookups and tracked.denied else []
-            case ev.RowRead(_, row, lost):
+            case rc.RowRead(_, row, lost):
                 return self._on_row(tracked, row, lost, now)
-            case ev.RowRevoked(_, revoked) if tracked.state != pr.RUNNING:
+            case rc.RowRevoked(_, revoked) if tracked.state != pr.RUNNING:
                 return self._on_revoked(tracked) if revoked else [fx.Inspect(tracked)]
-            case ev.RowReopened(_, reply) if tracked.state == pr.RUNNING:
+            case rc.RowReopened(_, reply) if tracked.state == pr.RUNNING:
                 return _on_reopened(tracked) if reply is None else _on_done(tracked, reply)
-            case ev.RowConcluded(_, failure) if tracked.state == pr.RUNNING:
+            case rc.RowConcluded(_, failure) if tracked.state == pr.RUNNING:
                 return [self._loss(tracked, failure)]
         return []
 
@@ -123,7 +128,7 @@ class LedgerRecovery(Recovery):
         if row.state is None and tracked.opened:
             # The lost row may have had an owner.
             tracked.worker = lost or tracked.worker
-            return [dc.Hold(tracked, None), *self._lose(tracked, now)]
+            return [rc.Hold(tracked, None), *self._lose(tracked, now)]
         return self._on_unclaimed(tracked, row, now)
 
     def _on_claimed(
@@ -138,8 +143,8 @@ class LedgerRecovery(Recovery):
             return self._on_owner(tracked, row, holder, row.silent or is_lost, now)
         if is_lost and holder == lost:
             tracked.worker = holder
-            return [dc.Hold(tracked, None), *self._take_over(tracked, holder, now)]
-        return [dc.Hold(tracked, holder, row.silence or 0.0)]
+            return [rc.Hold(tracked, None), *self._take_over(tracked, holder, now)]
+        return [rc.Hold(tracked, holder, row.silence or 0.0)]
 
     def _is_alive(self, holder: str, silence: float | None) -> bool:
         """Return whether a worker that was considered lost has a recent heartbeat."""
@@ -155,11 +160,11 @@ class LedgerRecovery(Recovery):
         dead = dead or (tracked.denied and tracked.worker == holder)
         tracked.adopt(row.epoch)
         tracked.opened = True
-        found: list[Decision] = [dc.Hold(tracked, holder), dc.AcceptEarly(tracked)]
+        found: list[Decision] = [rc.Hold(tracked, holder), rc.AcceptEarly(tracked)]
         if dead:
             return found + self._take_over(tracked, holder, now)
         tracked.denied = False
-        return [*found, dc.Ask(tracked, holder)]
+        return [*found, rc.Ask(tracked, holder)]
 
     def _on_missing(self, tracked: TrackedRequest) -> list[Decision]:
         """Handle the missing row of an inherited request.
@@ -169,8 +174,8 @@ class LedgerRecovery(Recovery):
         """
         is_unwanted = tracked.pending_outcome is not None
         if tracked.missing_row_reason and (is_unwanted or not self._repeats(tracked)):
-            return [dc.Settle(tracked, tracked.loss_of_row())]
-        return [dc.Send(tracked)]
+            return [rc.Settle(tracked, tracked.loss_of_row())]
+        return [rc.Send(tracked)]
 
     def _on_owner_missing(
         self, tracked: TrackedRequest, row: RowSnapshot, lost: str | None, now: float
@@ -182,7 +187,7 @@ class LedgerRecovery(Recovery):
             return self._lose(tracked, now)
         if row.state == ledgers.ROW_OPEN and row.epoch == tracked.epoch and tracked.claimed:
             tracked.release()  # The owner released its claim before the start.
-            return [dc.Reroute(tracked)]
+            return [rc.Reroute(tracked)]
         if self._is_final_loss(tracked, now):
             return [self._loss(tracked, tracked.loss())]
         return [*_check_once(tracked), fx.Reopen(tracked, tracked.next_number)]
@@ -195,22 +200,22 @@ class LedgerRecovery(Recovery):
             tracked.pending_outcome = REFUSED
         if tracked.pending_outcome is not None:
             if row.state is None:
-                return [dc.Settle(tracked, tracked.failure_before_start())]
+                return [rc.Settle(tracked, tracked.failure_before_start())]
             is_own_row = row.epoch is None or row.epoch <= tracked.number
             return [fx.Revoke(tracked)] if is_own_row else []
         if tracked.index is self._in_flight and tracked.queue is not None:
             if row.epoch is not None and row.epoch > tracked.number:
                 # An earlier run of this flow reopened the row, and died before it stored that.
                 tracked.adopt(row.epoch)
-                return [dc.Republish(tracked)]
+                return [rc.Republish(tracked)]
             if self._finder.slots(tracked.queue) == 0:
-                return [dc.Reroute(tracked)]
+                return [rc.Reroute(tracked)]
             passed = self._is_skipped_by_idle(tracked) or self._is_passed(tracked, now)
             if row.state is not None and passed and _may_repeat(tracked, now):
-                return [dc.Republish(tracked)]
+                return [rc.Republish(tracked)]
         if tracked.expired_at(now):
             # The request is not published yet, or a worker can still receive it.
-            return [dc.RestartTimeout(tracked)]
+            return [rc.RestartTimeout(tracked)]
         return []
 
     def _take_over(self, tracked: TrackedRequest, worker: str, now: float) -> list[Decision]:
@@ -222,37 +227,37 @@ class LedgerRecovery(Recovery):
     def _on_revoked(self, tracked: TrackedRequest) -> list[Decision]:
         # `Send` ends a request with a pending outcome, too.
         inherited = tracked.index is self._inherited
-        return [dc.Send(tracked)] if inherited else end_unstarted(tracked)
+        return [rc.Send(tracked)] if inherited else end_unstarted(tracked)
 
 
 def _on_reopened(tracked: TrackedRequest) -> list[Decision]:
     tracked.resends += 1
-    return [dc.Send(tracked, lost=True)]
+    return [rc.Send(tracked, lost=True)]
 
 
 def _inspect(tracked: TrackedRequest) -> list[Decision]:
-    return [dc.CheckLater(tracked), fx.Inspect(tracked)]
+    return [rc.CheckLater(tracked), fx.Inspect(tracked)]
 
 
 def _check_once(tracked: TrackedRequest) -> list[Decision]:
     """Read the row again later if the ledger is unavailable now."""
-    return [] if tracked.lookups else [dc.CheckLater(tracked)]
+    return [] if tracked.lookups else [rc.CheckLater(tracked)]
 
 
 def _on_done(tracked: TrackedRequest, reply: Reply | None) -> list[Decision]:
     if reply is None:  # The result cannot be decoded.
-        return [dc.Settle(tracked, tracked.loss())]
+        return [rc.Settle(tracked, tracked.loss())]
     if tracked.lookups:
         tracked.adopt(reply.epoch)
-    return [dc.AcceptStored(tracked, reply)]
+    return [rc.AcceptStored(tracked, reply)]
 
 
 def _on_unknown(tracked: TrackedRequest, lost: str | None, now: float) -> list[Decision]:
     if tracked.lookups:
         return []  # The next check is already scheduled.
     if tracked.state == pr.RUNNING or tracked.pending_outcome is not None or lost is not None:
-        return [dc.CheckLater(tracked)]
-    return [dc.RestartTimeout(tracked)] if tracked.expired_at(now) else []
+        return [rc.CheckLater(tracked)]
+    return [rc.RestartTimeout(tracked)] if tracked.expired_at(now) else []
 
 
 def _may_repeat(tracked: TrackedRequest, now: float) -> bool:

@@ -1,4 +1,4 @@
-"""Rules without a ledger: the engine asks the workers.
+"""Rules without a ledger: the engine asks the workers, unless they are those of TaskFlow.
 
 An *ask* (`wbe-ask`) finds out which worker has a request. The engine resends, with the next epoch,
 only a request that no worker has: all workers of its queue have sent two heartbeats since the ask.
@@ -12,15 +12,14 @@ from typing import Final
 
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based._messages import envelope as env
-from wbengine.engines.worker_based._requests import events as ev
-from wbengine.engines.worker_based._requests import recovery_decisions as dc
-from wbengine.engines.worker_based._requests.events import Event
+from wbengine.engines.worker_based._requests import recovery as rc
 from wbengine.engines.worker_based._requests.recovery import (
     REQUIRED_ROUNDS,
+    Decision,
+    Event,
     Recovery,
     end_unstarted,
 )
-from wbengine.engines.worker_based._requests.recovery_decisions import Decision
 from wbengine.engines.worker_based._requests.request_state import (
     ABSENT,
     CANCELLED,
@@ -40,30 +39,30 @@ class AskRecovery(Recovery):
     def on_event(self, event: Event, now: float) -> list[Decision]:
         tracked = event.tracked
         match event:
-            case ev.Inherited():
+            case rc.Inherited():
                 return _on_inherited(tracked)
-            case ev.Unconfirmed() | ev.StartRefused():
+            case rc.Unconfirmed() | rc.StartRefused():
                 return self._search(tracked, UNSENT, now)
-            case ev.Absent():
+            case rc.Absent():
                 return self._search(tracked, LOST, now)
-            case ev.Redelivered(_, epoch) if not self._is_outdated(tracked, epoch):
+            case rc.Redelivered(_, epoch) if not self._is_outdated(tracked, epoch):
                 return self._search(tracked, LOST, now)
-            case ev.CheckDue():
+            case rc.CheckDue():
                 return self._on_check_due(tracked)
-            case ev.RoundEnded():
+            case rc.RoundEnded():
                 return self._review(tracked, now)
-            case ev.Denied(_, worker) if tracked.lookups and worker is not None:
+            case rc.Denied(_, worker) if tracked.lookups and worker is not None:
                 return self._on_denied(tracked, worker, now)
-            case ev.OwnerLost():
+            case rc.OwnerLost():
                 return self._lose(tracked, now)
-            case ev.TimedOut():
+            case rc.TimedOut():
                 inherited = tracked.index is self._inherited
                 return self._lose(tracked, now) if inherited else end_unstarted(tracked)
-            case ev.Moved() if tracked.resends >= self._options.max_resends:
-                return [dc.Settle(tracked, tracked.loss())]
-            case ev.Moved():
+            case rc.Moved() if tracked.resends >= self._options.max_resends:
+                return [rc.Settle(tracked, tracked.loss())]
+            case rc.Moved():
                 tracked.resends += 1
-                return [dc.Send(tracked)]
+                return [rc.Send(tracked)]
         return []
 
     def _is_outdated(self, tracked: TrackedRequest, epoch: int) -> bool:
@@ -96,10 +95,10 @@ class AskRecovery(Recovery):
     def _search(self, tracked: TrackedRequest, why: str, now: float) -> list[Decision]:
         if tracked.suspect != LOST or not tracked.lookups:
             tracked.suspect = why
-        decisions: list[Decision] = [dc.Search(tracked)]
+        decisions: list[Decision] = [rc.Search(tracked)]
         if not tracked.lookups:
             tracked.search_started_at = now
-            decisions.append(dc.CheckLater(tracked))
+            decisions.append(rc.CheckLater(tracked))
         decisions.append(_ask(tracked))
         if tracked.pending_outcome is None and not self._is_skipped_by_idle(tracked):
             decisions += self._ask_queue(tracked)
@@ -108,20 +107,20 @@ class AskRecovery(Recovery):
     def _ask_queue(self, tracked: TrackedRequest) -> list[Decision]:
         searched = tracked.suspect in (UNSENT, UNSEEN) and tracked.queue is not None
         if searched and self._finder.uses_extended_protocol(tracked.queue or ""):
-            return [dc.AskQueue(tracked)]
+            return [rc.AskQueue(tracked)]
         return []
 
     def _on_check_due(self, tracked: TrackedRequest) -> list[Decision]:
         decisions: list[Decision] = []
         if tracked.index is self._inherited:
             if tracked.pending_outcome is not None or self._repeats(tracked):
-                return [dc.Send(tracked)]
+                return [rc.Send(tracked)]
             if tracked.state == pr.WAITING:
                 # The request may wait in a queue of the broker without any limit.
-                decisions.append(dc.StartFinalTimeout(tracked))
-        decisions.append(dc.CheckLater(tracked))
+                decisions.append(rc.StartFinalTimeout(tracked))
+        decisions.append(rc.CheckLater(tracked))
         if tracked.pending_outcome == CANCELLED:
-            decisions.append(dc.Cancel(tracked, env.ALL_WORKERS))
+            decisions.append(rc.Cancel(tracked, env.ALL_WORKERS))
         decisions.append(_ask(tracked))
         if tracked.worker is None and tracked.lookups >= MAX_UNANSWERED_ASKS:
             decisions += self._ask_queue(tracked)
@@ -141,14 +140,14 @@ class AskRecovery(Recovery):
             return self._ask_queue(tracked)
         if tracked.suspect == UNSEEN:
             tracked.suspect, tracked.search_started_at = ABSENT, now
-            return [dc.Ask(tracked, env.ALL_WORKERS)]
+            return [rc.Ask(tracked, env.ALL_WORKERS)]
         return []
 
     def _review(self, tracked: TrackedRequest, now: float) -> list[Decision]:
         if self._finder.outage_seconds(tracked.search_started_at, now):
             # The engine received no reports in this time: ask again.
             tracked.search_started_at = now
-            return [dc.Ask(tracked, env.ALL_WORKERS)]
+            return [rc.Ask(tracked, env.ALL_WORKERS)]
         if tracked.index is self._inherited and self._may_not_have_reported(tracked, now):
             return []
         return self._on_not_found(tracked, now) if self._is_missing(tracked) else []
@@ -174,7 +173,7 @@ class AskRecovery(Recovery):
     def _on_not_found(self, tracked: TrackedRequest, now: float) -> list[Decision]:
         tracked.lookups, why = 0, tracked.suspect
         if tracked.pending_outcome is not None and tracked.state in pr.WAITING_STATES:
-            return [dc.Settle(tracked, tracked.failure_before_start())]
+            return [rc.Settle(tracked, tracked.failure_before_start())]
         # This engine does not know which workers were lost before it started.
         if tracked.index is self._inherited:
             return self._refuse(tracked) + self._lose(tracked, now)
@@ -187,27 +186,67 @@ class AskRecovery(Recovery):
             # outage, no worker has started the request.
             outage_seconds = self._finder.outage_seconds(since, now)
             untaken = no_worker_lost and not tracked.ran and outage_seconds > 0
-            return [dc.Send(tracked)] if untaken else self._lose(tracked, now)
+            return [rc.Send(tracked)] if untaken else self._lose(tracked, now)
         if no_worker_lost:
-            return [*self._refuse(tracked), dc.Send(tracked)]
+            return [*self._refuse(tracked), rc.Send(tracked)]
         # A worker that was lost after publishing may have had the request.
         return self._lose(tracked, now)
 
     def _refuse(self, tracked: TrackedRequest) -> list[Decision]:
-        return [] if self._repeats(tracked) else [dc.Refuse(tracked)]
+        return [] if self._repeats(tracked) else [rc.Refuse(tracked)]
 
 
 def _on_inherited(tracked: TrackedRequest) -> list[Decision]:
     tracked.lowest_epoch = 0  # Any result of this attempt is valid.
     return [
-        dc.Inherit(tracked),
-        dc.CheckLater(tracked),
-        dc.Ask(tracked, env.ALL_WORKERS),
-        dc.AcceptEarly(tracked),
+        rc.Inherit(tracked),
+        rc.CheckLater(tracked),
+        rc.Ask(tracked, env.ALL_WORKERS),
+        rc.AcceptEarly(tracked),
     ]
 
 
-def _ask(tracked: TrackedRequest) -> dc.Ask:
+def _ask(tracked: TrackedRequest) -> rc.Ask:
     """Ask the owner of a request, or all workers."""
     owner = tracked.worker if tracked.state == pr.RUNNING else None
-    return dc.Ask(tracked, owner or env.ALL_WORKERS)
+    return rc.Ask(tracked, owner or env.ALL_WORKERS)
+
+
+class TaskFlowRecovery(Recovery):
+    """Rules for workers of TaskFlow, which do not reply to asks.
+
+    Repeatable tasks of earlier runs are resent. All other lost requests fail or time out: replies
+    have no epochs, so a request that a worker may have is not sent again by the same run.
+    """
+
+    def on_event(self, event: Event, now: float) -> list[Decision]:
+        tracked = event.tracked
+        match event:
+            case rc.Inherited() if self._repeats(tracked):
+                return [rc.Reroute(tracked)]
+            case rc.Inherited():
+                return [rc.Settle(tracked, tracked.loss())]
+            case rc.OwnerLost():
+                return [rc.Lose(tracked, tracked.loss())]
+            case rc.Moved():
+                return [rc.Wait(tracked)]  # Its worker may still reply.
+            case rc.TimedOut():
+                return end_unstarted(tracked)
+            case rc.StartRefused():
+                tracked.search_started_at = now
+                return [rc.Search(tracked), rc.CheckLater(tracked)]
+            case rc.CheckDue():
+                return [rc.CheckLater(tracked)]
+            case rc.RoundEnded():
+                return self._review(tracked, now)
+        return []
+
+    def _review(self, tracked: TrackedRequest, now: float) -> list[Decision]:
+        """End a request that must not start, once its queue has no workers any more."""
+        if self._finder.outage_seconds(tracked.search_started_at, now):
+            tracked.search_started_at = now  # The engine received no reports in this time.
+        elif tracked.queue is None or not self._finder.slots(tracked.queue):
+            waits = tracked.state in pr.WAITING_STATES and tracked.pending_outcome is not None
+            if waits and tracked.lookups >= REQUIRED_ROUNDS:
+                return [rc.Settle(tracked, tracked.failure_before_start())]
+        return []

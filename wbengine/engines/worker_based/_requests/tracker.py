@@ -31,21 +31,22 @@ from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.engines.worker_based._messages import worker_commands
 from wbengine.engines.worker_based._messages.request_messages import Death, Reply
 from wbengine.engines.worker_based._requests import effects as fx
-from wbengine.engines.worker_based._requests import events as ev
-from wbengine.engines.worker_based._requests import recovery_decisions as dc
+from wbengine.engines.worker_based._requests import recovery as rc
 from wbengine.engines.worker_based._requests import request_state as tracking
 from wbengine.engines.worker_based._requests.effects import Asks, Effect
-from wbengine.engines.worker_based._requests.events import Event, RowSnapshot
 from wbengine.engines.worker_based._requests.options import RequestOptions
 from wbengine.engines.worker_based._requests.recovery import (
     MAX_LOOKUP_PAUSE_SECONDS,
+    Decision,
+    Event,
     Recovery,
     lookup_pause,
 )
-from wbengine.engines.worker_based._requests.recovery_decisions import Decision
-from wbengine.engines.worker_based._requests.recovery_taskflow import TaskFlowRecovery
 from wbengine.engines.worker_based._requests.recovery_with_ledger import LedgerRecovery
-from wbengine.engines.worker_based._requests.recovery_without_ledger import AskRecovery
+from wbengine.engines.worker_based._requests.recovery_without_ledger import (
+    AskRecovery,
+    TaskFlowRecovery,
+)
 from wbengine.engines.worker_based._requests.request_state import (
     CANCELLED,
     DUE,
@@ -62,7 +63,6 @@ from wbengine.engines.worker_based._requests.request_state import (
     RequestTable,
     TrackedRequest,
 )
-from wbengine.engines.worker_based._requests.waiting_reasons import why_waiting
 from wbengine.running import LOCAL
 from wbengine.transports._ledger import NO_FENCE, Fence
 from wbengine.types import failure as ft
@@ -202,7 +202,7 @@ class RequestTracker:
             # An earlier run has failed each request whose times are not valid.
             with contextlib.suppress(TypeError, ValueError):
                 tracked.read_times(now, self._wall())
-            effects = self._handle(ev.Inherited(tracked), now)
+            effects = self._handle(rc.Inherited(tracked), now)
             if call.cancellation.cancelled and tracked.live:
                 tracked.pending_outcome = UNWANTED
                 if self.ledger is None:
@@ -250,7 +250,7 @@ class RequestTracker:
             and tracked.unused_epoch > tracked.epoch
         ):
             if queue != tracked.queue:
-                return self._handle(ev.Moved(tracked), now)
+                return self._handle(rc.Moved(tracked), now)
             self._rejoin(tracked, queue, now)
             return []
         tracked.transition(pr.PENDING)
@@ -357,7 +357,7 @@ class RequestTracker:
             return self._on_dropped_reply(tracked, reason or "unknown", reply, receipt, now)
         if reply.is_lost:
             epoch = tracked.epoch if reply.epoch is None else reply.epoch
-            effects = self._report(ev.Redelivered(tracked, epoch), now)
+            effects = self.on_event(rc.Redelivered(tracked, epoch), now)
             return [*effects, fx.Acknowledge(receipt)]
         ends = reply.state in pr.STOP_STATES
         if ends and self.separate_ledger and not stored:
@@ -426,8 +426,8 @@ class RequestTracker:
             return self._began(tracked, reply.worker) if has_started else []
         if number not in (0, tracked.number):
             return []
-        event = ev.Denied(tracked, reply.worker) if number else ev.ClaimRefused(tracked)
-        return self._report(event, now)
+        event = rc.Denied(tracked, reply.worker) if number else rc.ClaimRefused(tracked)
+        return self.on_event(event, now)
 
     def _accept_early_reply(self, tracked: TrackedRequest, now: float) -> list[Effect]:
         early = self._early_replies.pop(tracked.id, None)
@@ -472,14 +472,16 @@ class RequestTracker:
         effects = self._refill(queue, now) if queue is not None else []
         if worker is not None and not ends:
             tracked.claimed = waits
-            effects += fx.record_claim(tracked, worker) if waits else self._began(tracked, worker)
+            effects += (
+                fx.record(tracked, "taken", worker) if waits else self._began(tracked, worker)
+            )
         if tracked.pending_outcome == CANCELLED and not ends:
             effects += self._cancellations([tracked], worker or env.ALL_WORKERS)
         return effects
 
     def _began(self, tracked: TrackedRequest, worker: str | None) -> list[Effect]:
         tracked.claimed = False
-        return fx.record_start(tracked, worker) if worker is not None else []
+        return fx.record(tracked, "began", worker) if worker is not None else []
 
     def _hold(self, tracked: TrackedRequest, worker: str, silence: float = 0.0) -> None:
         tracked.worker = worker
@@ -542,7 +544,7 @@ class RequestTracker:
             if kind == WARN:
                 if tracked.state == pr.WAITING and tracked.task_cls not in warned:
                     warned.add(tracked.task_cls)  # Thousands of requests may wait for one reason.
-                    LOG.warning("%s", why_waiting(tracked, self._finder, now))
+                    LOG.warning("%s", self._why_waiting(tracked, now))
             elif kind != TIMEOUT:
                 effects += self._on_due(kind, tracked, now)
             elif tracked.expired_at(now):
@@ -551,7 +553,7 @@ class RequestTracker:
 
     def _on_due(self, kind: str, tracked: TrackedRequest, now: float) -> list[Effect]:
         if kind == LOOKUP:
-            return self._handle(ev.CheckDue(tracked), now) if tracked.lookups else []
+            return self._handle(rc.CheckDue(tracked), now) if tracked.lookups else []
         if kind == EXPIRY:
             return self._expire(tracked, now)
         if kind == REPUBLISH:
@@ -580,7 +582,7 @@ class RequestTracker:
                 # The workers are busy, and may not have received the request yet.
                 self._start_final_timeout(tracked, now)
                 return []
-            return self._handle(ev.TimedOut(tracked), now)
+            return self._handle(rc.TimedOut(tracked), now)
         if tracked.sent_at is not None and tracked.sent_at - tracked.since > STANDSTILL_SECONDS:
             remaining = tracked.sent_at + 2 * STANDSTILL_SECONDS - now
             if remaining > 0:  # The request was resent recently.
@@ -593,7 +595,7 @@ class RequestTracker:
         ):
             self._start_clock(tracked, now)
             return []
-        return self._handle(ev.TimedOut(tracked), now)
+        return self._handle(rc.TimedOut(tracked), now)
 
     def _start_final_timeout(self, tracked: TrackedRequest, now: float) -> None:
         tracked.transition(pr.PENDING)
@@ -632,8 +634,16 @@ class RequestTracker:
             self.ledger is not None and not tracked.invocation.recovered
         )
         kind = exc.NeverStarted if certain else exc.RequestTimeout
-        error = kind(why_waiting(tracked, self._finder, now))
+        error = kind(self._why_waiting(tracked, now))
         return self._settle(tracked, ft.Failure.from_exception(error), now=now)
+
+    def _why_waiting(self, tracked: TrackedRequest, now: float) -> str:
+        name, waited = tracked.invocation.task.name, now - tracked.since
+        if tracked.queue is not None and tracked.state == pr.PENDING:
+            why = f"the workers of {tracked.queue!r} offer it, but none has started it"
+        else:
+            why = self._finder.why_unserved(tracked.task_cls)
+        return f"task {name!r} has waited {waited:.1f} s: {why}"
 
     # Earlier runs.
 
@@ -685,7 +695,7 @@ class RequestTracker:
         effects = self._apply(self._recovery.review_inherited(now), now)
         for tracked in list(self._searched.values()):
             if tracked.in_doubt:
-                effects += self._handle(ev.RoundEnded(tracked), now)
+                effects += self._handle(rc.RoundEnded(tracked), now)
             if not tracked.in_doubt:
                 del self._searched[tracked.id]
         for queue in self._in_flight.names():
@@ -710,7 +720,7 @@ class RequestTracker:
                 tracked.absent_since = now
             elif now - tracked.absent_since >= MIN_HEARTBEAT_GAP_SECONDS and not tracked.lookups:
                 tracked.absent_since = None
-                effects += self._handle(ev.Absent(tracked), now)
+                effects += self._handle(rc.Absent(tracked), now)
         return effects + self.ask() if self._asks.pending else effects
 
     def on_workers_lost(self, workers: Iterable[TopicWorker], now: float) -> list[Effect]:
@@ -729,7 +739,7 @@ class RequestTracker:
             if name is not None and worker.announced_end:
                 self._ended_workers.append(name)
             for tracked in claimed_requests:
-                effects += self._handle(ev.OwnerLost(tracked, name), now)
+                effects += self._handle(rc.OwnerLost(tracked, name), now)
             if is_unserved:
                 while waiting := self._backlog.first(worker.queue):
                     effects += self._reroute(waiting, now)
@@ -737,7 +747,7 @@ class RequestTracker:
             effects += self._apply(decisions, now)
         return effects
 
-    # Results of publishing, and of operations on rows.
+    # Results of publishing, and events.
 
     def on_unrouted(self, tracked: TrackedRequest, epoch: int, now: float) -> list[Effect]:
         """Handle a `Dispatch` for which the broker had no queue: no worker receives the message."""
@@ -760,36 +770,17 @@ class RequestTracker:
         """Handle a `Dispatch` that the broker neither confirmed nor refused."""
         if tracked.epoch != epoch or tracked.index is not self._in_flight:
             return []
-        return self._report(ev.Unconfirmed(tracked), now)
+        return self.on_event(rc.Unconfirmed(tracked), now)
 
-    def on_row(
-        self, tracked: TrackedRequest, row: RowSnapshot, now: float, lost: str | None = None
-    ) -> list[Effect]:
-        """Handle the row that an `Inspect` read, with the `lost` of the `Inspect`."""
-        return self._report(ev.RowRead(tracked, row, lost), now)
-
-    def on_revoked(self, tracked: TrackedRequest, revoked: bool, now: float) -> list[Effect]:
-        """Handle the result of a `Revoke`: False if the row is claimed or does not exist."""
-        return self._report(ev.RowRevoked(tracked, revoked), now)
-
-    def on_reopened(self, tracked: TrackedRequest, reply: Reply | None, now: float) -> list[Effect]:
-        """Handle the result of a `Reopen`, with the reply if the request is done."""
-        return self._report(ev.RowReopened(tracked, reply), now)
-
-    def on_concluded(
-        self, tracked: TrackedRequest, failure: ft.Failure, now: float
-    ) -> list[Effect]:
-        """Handle a successful `Conclude`: the lost worker can no longer change the result."""
-        return self._report(ev.RowConcluded(tracked, failure), now)
+    def on_event(self, event: Event, now: float) -> list[Effect]:
+        """Handle an event of a request whose progress is uncertain."""
+        return self._handle(event, now) + self.ask() if event.tracked.live else []
 
     # Decisions.
 
     def ask(self) -> list[Effect]:
         """Send the collected asks to workers in few messages."""
         return self._asks.take(self.reply_to) if self._asks.pending else []
-
-    def _report(self, event: Event, now: float) -> list[Effect]:
-        return self._handle(event, now) + self.ask() if event.tracked.live else []
 
     def _handle(self, event: Event, now: float) -> list[Effect]:
         return self._apply(self._recovery.on_event(event, now), now)
@@ -806,48 +797,48 @@ class RequestTracker:
         match decision:
             case fx.Inspect() | fx.Revoke() | fx.Reopen() | fx.Conclude():
                 return [decision]
-            case dc.Hold(_, worker, silence):
+            case rc.Hold(_, worker, silence):
                 effects = self._started(tracked, worker, now, waits=worker is not None)
                 if worker is not None and (tracked.worker != worker or silence):
                     self._hold(tracked, worker, silence)
                 return effects
-            case dc.Send(_, lost):
+            case rc.Send(_, lost):
                 return self._send(tracked, now, lost)
-            case dc.Reroute():
+            case rc.Reroute():
                 return self._reroute(tracked, now)
-            case dc.Republish():
+            case rc.Republish():
                 return self._dispatch(tracked, now)
-            case dc.AcceptStored(_, reply):
+            case rc.AcceptStored(_, reply):
                 _, receipt = self._early_replies.pop(tracked.id, (None, None))
                 return self.on_reply(reply, receipt, now, stored=True)
-            case dc.AcceptEarly():
+            case rc.AcceptEarly():
                 return self._accept_early_reply(tracked, now)
-            case dc.Settle(_, failure):
+            case rc.Settle(_, failure):
                 return self._settle(tracked, failure, now=now)
-            case dc.Lose(_, failure, exhausted):
+            case rc.Lose(_, failure, exhausted):
                 return self._settle_lost(tracked, failure, exhausted, now)
-            case dc.TimeOut():
+            case rc.TimeOut():
                 return self._time_out(tracked, now)
-            case dc.Cancel(_, to):
+            case rc.Cancel(_, to):
                 return self._cancellations([tracked], to)
-            case dc.Inherit():
+            case rc.Inherit():
                 tracked.dispatched = True
                 self._inherited.put(tracked.task_cls, tracked)
-            case dc.Wait():
+            case rc.Wait():
                 self._wait(tracked, now)
-            case dc.CheckLater():
+            case rc.CheckLater():
                 self._check_later(tracked, now)
-            case dc.RestartTimeout():
+            case rc.RestartTimeout():
                 self._start_clock(tracked, now)
-            case dc.StartFinalTimeout():
+            case rc.StartFinalTimeout():
                 self._start_final_timeout(tracked, now)
-            case dc.Search():
+            case rc.Search():
                 self._searched[tracked.id] = tracked
-            case dc.Ask(_, to):
+            case rc.Ask(_, to):
                 self._asks.ask(tracked, to)
-            case dc.AskQueue():
+            case rc.AskQueue():
                 self._asks.ask_queue(tracked)
-            case dc.Refuse():
+            case rc.Refuse():
                 self._asks.refuse(tracked)
         return []
 
@@ -886,9 +877,9 @@ class RequestTracker:
         was_inherited = tracked.index is self._inherited
         effects: list[Effect] = []
         if lost:
-            effects += fx.record_incident(tracked, states.WORKER_LOST, tracked.worker)
+            effects += fx.record(tracked, "incident", states.WORKER_LOST, tracked.worker)
         if lost or not was_inherited:
-            effects += fx.record_incident(tracked, states.RESENT, tracked.worker)
+            effects += fx.record(tracked, "incident", states.RESENT, tracked.worker)
         tracked.worker = tracked.lost = tracked.queue = None
         tracked.denied = False
         tracked.next_epoch(tracked.next_number)
@@ -901,7 +892,7 @@ class RequestTracker:
     def _settle_lost(
         self, tracked: TrackedRequest, failure: ft.Failure, exhausted: bool, now: float
     ) -> list[Effect]:
-        effects = fx.record_incident(tracked, states.WORKER_LOST, tracked.worker)
+        effects = fx.record(tracked, "incident", states.WORKER_LOST, tracked.worker)
         if exhausted:
             effects += self._dead_letter(tracked, failure)
         return effects + self._settle(tracked, failure, now=now)
@@ -950,7 +941,7 @@ class RequestTracker:
             return self._settle(tracked, tracked.failure_before_start(), now=now)
         if tracked.index is self._inherited:
             return []  # A check of the request is in progress.
-        return self._handle(ev.StartRefused(tracked), now)
+        return self._handle(rc.StartRefused(tracked), now)
 
     def _cancellations(self, requests: Iterable[TrackedRequest], to: str) -> list[Effect]:
         by_flow: dict[str, list[worker_commands.Named]] = {}
