@@ -507,9 +507,7 @@ class Worker:
         """Store a result. `sent`: also publish it; `fenced`: another worker owns the row."""
         request, job = self.take("storing", which)
         request.phase = "" if fenced or sent else "unsent"
-        effects = (self.core.on_stored_and_sent if sent else self.core.on_stored)(
-            job, fenced=fenced
-        )
+        effects = self.core.on_stored(job, fenced=fenced, sent=sent)
         self.counts["fenced"] += fenced
         self.settled[request.receipt] += sent
         first = ("Acknowledge",) if fenced else ("Answer", request.to, request.id, *request.answer)

@@ -293,9 +293,9 @@ class Server:
     def on_finished(self, job: Job, outcome: invocation.Outcome) -> list[Effect]:
         return _effects(self._core.on_finished(job._job, outcome))
 
-    def on_stored(self, job: Job, *, fenced: bool = False) -> list[Effect]:
+    def on_stored(self, job: Job, *, fenced: bool = False, sent: bool = False) -> list[Effect]:
         """Process the end of `Finish`; `fenced`: another process owns the row."""
-        return _effects(self._core.on_stored(job._job, fenced))
+        return _effects(self._core.on_stored(job._job, fenced, sent=sent))
 
     def on_answered(self, job: Job) -> None:
         self._core.on_answered(job._job)

@@ -127,8 +127,7 @@ def test_commands_are_unchanged_after_a_round_trip(
     cancellation = commands.Cancellation(requests)
     message = delivered(cancellation.to_message("w"))
     assert commands.Cancellation.from_message(message) == cancellation
-    control = commands.Control("drain")
-    assert commands.Control.from_message(delivered(control.to_message("w"))) == control
+    assert delivered(commands.control("drain", "w")).body == {"do": "drain"}
 
 
 def test_messages_for_taskflow_have_no_headers_of_wbengine() -> None:

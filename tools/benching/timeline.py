@@ -70,7 +70,7 @@ PARTS: dict[str, tuple[str, ...]] = {
         f"{_WIRE}.server:Server.on_request",
         f"{_WIRE}.server:Server.on_claim",
         f"{_WIRE}.server:Server.on_finished",
-        f"{_WIRE}.server:Server.on_stored_and_sent",
+        f"{_WIRE}.server:Server.on_stored",
         f"{_WIRE}.server:Server.on_answered",
     ),
     "shells of engine and worker": (

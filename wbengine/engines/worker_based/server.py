@@ -536,27 +536,21 @@ class Server:
         self._job_table.ending[job.key] = self._job_table.leaving[job.key] = job, answer
         return answer
 
-    def on_stored(self, job: Job, fenced: bool = False) -> list[Effect]:
-        """Send a reply that was stored, or could not be stored; discard a `fenced` result."""
+    def on_stored(self, job: Job, fenced: bool = False, *, sent: bool = False) -> list[Effect]:
+        """Send a reply that was stored, or could not be stored; discard a `fenced` result.
+
+        :param sent: whether the reply was sent, and the request acknowledged, in the same step.
+        """
         _, answer = self._job_table.ending.pop(job.key)
-        if fenced:
+        if fenced or sent:
             self._job_table.leaving.pop(job.key, None)
+        if fenced:
             self.counts["fenced"] += 1
-            return [Acknowledge(job.receipt)]
-        effects: list[Effect] = [Reply(job, answer, terminal=True)]
+            return [] if sent else [Acknowledge(job.receipt)]
+        effects: list[Effect] = [] if sent else [Reply(job, answer, terminal=True)]
         if job.listener is not None:
             effects.append(Reply(None, replace(answer, routing_key=job.listener)))
         return effects
-
-    def on_stored_and_sent(self, job: Job, fenced: bool = False) -> list[Effect]:
-        """Like `on_stored`, for a result that was stored, sent and acknowledged in one step."""
-        _, answer = self._job_table.ending.pop(job.key)
-        self._job_table.leaving.pop(job.key, None)
-        if fenced:
-            self.counts["fenced"] += 1
-        elif job.listener is not None:
-            return [Reply(None, replace(answer, routing_key=job.listener))]
-        return []
 
     def on_answered(self, job: Job) -> None:
         self._job_table.leaving.pop(job.key, None)

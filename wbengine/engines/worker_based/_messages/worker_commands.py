@@ -81,18 +81,6 @@ class Cancellation(NamedTuple):
         return cls(_named(message.body["cancel"]))
 
 
-class Control(NamedTuple):
-    action: ControlAction
-
-    def to_message(self, to: str) -> env.Envelope:
-        return env.Envelope(CONTROL, {"do": self.action}, to, headers={hd.WBE_VERSION: hd.VERSION})
-
-    @classmethod
-    def from_message(cls, message: env.Envelope) -> Control:
-        """Read a message with a validated body."""
-        return cls(message.body["do"])
-
-
 def asks(requests: Iterable[Named], to: str, reply_to: str) -> Iterator[env.Envelope]:
     """Return asks for these requests to the workers at the routing key `to`.
 
@@ -113,7 +101,8 @@ def control(action: ControlAction, worker: str | None = None) -> env.Envelope:
     :raises ValueError: if `action` is not valid, or `worker` is not a valid identity.
     """
     to = env.ALL_WORKERS if worker is None else object_names.check_label("worker", worker)
-    return Control(check_action(action)).to_message(to)
+    body = {"do": check_action(action)}
+    return env.Envelope(CONTROL, body, to, headers={hd.WBE_VERSION: hd.VERSION})
 
 
 def check_action(action: Any) -> ControlAction:

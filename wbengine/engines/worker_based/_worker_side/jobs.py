@@ -25,6 +25,8 @@ LOG: Final = logging.getLogger(__name__)
 
 Key = tuple[str, int]
 
+_NO_DATA: Final[Mapping[str, Any]] = {}
+
 
 class Job:
     """A request of a worker, with its receipt and its progress.
@@ -225,12 +227,7 @@ class ReplyFactory:
         self._max_size = max_size
 
     def running(self, job: Job) -> env.Envelope:
-        job.seq += 1
-        reply = Reply(
-            job.id, pr.RUNNING, {}, job.extended, self._identity, job.epoch, job.seq,
-            to=job.reply_to,
-        )  # fmt: skip
-        return reply.to_message()
+        return self._make(job, pr.RUNNING)
 
     def report(
         self, job: Job, state: str, number: int, started_at: float | None = None
@@ -240,12 +237,7 @@ class ReplyFactory:
         RUNNING: this worker has the request, and runs it since `started_at` unless that is None.
         PENDING: another worker has claimed the request.
         """
-        job.seq += 1
-        reply = Reply(
-            job.id, state, {}, job.extended, self._identity, job.epoch, job.seq, number,
-            started_at, to=job.reply_to,
-        )  # fmt: skip
-        return reply.to_message()
+        return self._make(job, state, ask_number=number, started=started_at)
 
     def unknown(self, request_id: str, number: int, to: str) -> env.Envelope:
         """Return the reply to an ask about a request that this worker does not have."""
@@ -270,7 +262,7 @@ class ReplyFactory:
         :raises InvalidFormat: if the result cannot be encoded or is too large.
         """
         data = {"result": env.packer(job.extended)(outcome.value, "result")}
-        reply = self._make(job, pr.SUCCESS, data, outcome)
+        reply = self._make(job, pr.SUCCESS, data, outcome.started, outcome.ended)
         env.check_size(reply, job.name, "the result", self._max_size)
         return reply
 
@@ -284,29 +276,31 @@ class ReplyFactory:
     ) -> env.Envelope:
         """Return a FAILURE. `lost` marks a task whose effects are unknown."""
         data = {"result": pr.failure_to_dict(failure, job.extended)}
-        reply = self._make(job, pr.FAILURE, data, outcome, lost=lost)
+        started, ended = (None, None) if outcome is None else (outcome.started, outcome.ended)
+        reply = self._make(job, pr.FAILURE, data, started, ended, lost=lost)
         if len(reply.encoded) > self._max_size:
             too_large = exc.TooLarge(
                 f"the failure of task {job.name!r} is too large to send"
                 f" ({len(reply.encoded):,} bytes): {failure.exception_str[:1000]}"
             )
             data = {"result": ft.Failure.from_exception(too_large).to_dict(include_args=False)}
-            reply = self._make(job, pr.FAILURE, data, outcome, lost=lost)
+            reply = self._make(job, pr.FAILURE, data, started, ended, lost=lost)
         return reply
 
     def _make(
         self,
         job: Job,
         state: str,
-        data: Mapping[str, Any],
-        outcome: invocation.Outcome | None = None,
+        data: Mapping[str, Any] = _NO_DATA,
+        started: float | None = None,
+        ended: float | None = None,
         *,
+        ask_number: int | None = None,
         lost: bool = False,
     ) -> env.Envelope:
         job.seq += 1
-        started, ended = (None, None) if outcome is None else (outcome.started, outcome.ended)
         reply = Reply(
-            job.id, state, data, job.extended, self._identity, job.epoch, job.seq, None,
+            job.id, state, data, job.extended, self._identity, job.epoch, job.seq, ask_number,
             started, ended, lost, job.reply_to,
         )  # fmt: skip
         return reply.to_message()

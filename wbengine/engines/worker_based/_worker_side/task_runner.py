@@ -516,7 +516,7 @@ class TaskRunner:
                 if not was_owned:
                     _log_fenced(job)
                 with self.lock:
-                    effects = self.server.on_stored_and_sent(job, not was_owned)
+                    effects = self.server.on_stored(job, not was_owned, sent=True)
                 self.apply(effects)
         finally:
             if order is not None:  # This must precede the report that the worker is idle.
