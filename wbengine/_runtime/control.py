@@ -15,7 +15,6 @@ from typing import Any, Final, Literal, NamedTuple, TypeGuard
 from wbengine import exceptions
 from wbengine._calls import invocation as calls
 from wbengine._runtime.inbox import Inbox, StopRequested, Withdrawn
-from wbengine._runtime.node_calls import Call
 from wbengine._tasks.child import Child
 from wbengine.persistence import models
 from wbengine.persistence._pauses import TaskPause
@@ -130,17 +129,11 @@ class InFlight:
     """
 
     __slots__ = (
-        "_executor", "beginning", "begun", "cancellable", "cancelled_nodes", "granted",
-        "submitted", "unsent",
+        "_executor", "cancellable", "cancelled_nodes", "granted", "submitted",
     )  # fmt: skip
 
     def __init__(self, executor: calls.TaskExecutor) -> None:
         self._executor = executor
-        #: Calls that began in this iteration and were not submitted yet, and all their nodes.
-        self.begun: list[Call] = []
-        self.beginning: list[int] = []
-        #: Calls of this iteration that the executor has not received yet.
-        self.unsent: deque[Call] = deque()
         #: Submitted calls without an outcome.
         self.submitted: set[calls.Invocation] = set()
         #: Requests also apply to later calls: recovered calls of an earlier run must end.
@@ -148,15 +141,6 @@ class InFlight:
         self.cancellable: set[calls.Invocation] = set()
         #: Nodes that were cancelled because their scope is reverted, until they run again.
         self.cancelled_nodes: set[int] = set()
-
-    def begin(self, call: Call) -> None:
-        self.begun.append(call)
-        self.beginning.append(call.node)
-
-    def take_begun(self) -> list[Call]:
-        """Remove and return the calls that were not submitted yet."""
-        begun, self.begun, self.beginning = self.begun, [], []
-        return begun
 
     def targets(self, request: CancelRequest) -> set[calls.Invocation]:
         """Return the calls in flight that `request` concerns. Thread-safe."""

@@ -125,6 +125,11 @@ class Run:
         self._clock = clock
         self._never_resolve = never_resolve
         self._in_flight = InFlight(executor)
+        # Calls that began in this iteration and were not submitted yet, and all their nodes.
+        self._begun: list[Call] = []
+        self._beginning: list[int] = []
+        # Calls of this iteration that the executor has not received yet.
+        self._unsent: deque[Call] = deque()
         #: May be used from any thread.
         self.stop_signal = StopSignal(executor, inbox, self._in_flight)
         # After a failure that is not resolved, or a failed revert: the remaining atoms must not
@@ -218,12 +223,12 @@ class Run:
         self.stop_signal.end()
         if self._workflows is not None:
             self._workflows.halt()
-        sent = [*self._in_flight.unsent, *self._withdraw()]
+        sent = [*self._unsent, *self._withdraw()]
         running = self._workflows.running if self._workflows is not None else ()
-        for node in self._in_flight.beginning:
+        for node in self._beginning:
             if node not in running:
                 self._lifecycle.undo_begin(node)
-        steps = [call for call in self._in_flight.begun if is_step(call)]
+        steps = [call for call in self._begun if is_step(call)]
         for call in [*steps, *sent]:
             self._undo_call(call)
 
@@ -367,7 +372,7 @@ class Run:
             released: Sequence[int] = ()
             if self._gates.admission or timers.is_used:
                 released = self._release()
-            ready = scheduler.take(max(0, self._max_atoms - len(self._in_flight.begun)))
+            ready = scheduler.take(max(0, self._max_atoms - len(self._begun)))
             if self._gates.admission:
                 ready.execute = [*released, *self._admit(ready.execute)]
             if ready.retry:
@@ -396,7 +401,7 @@ class Run:
         """
         progress = workflows.advance()
         for call in progress.begun:
-            self._in_flight.begin(call)
+            self._add_begun(call)
         for node in progress.ending:
             self._withdraw_node(node)
         for ended_call, outcome in progress.ended:
@@ -409,8 +414,12 @@ class Run:
         for node in work.retries:
             self._scheduler.wake(node)
         for call in work.calls:
-            self._in_flight.begin(call)
+            self._add_begun(call)
         return work.nodes
+
+    def _add_begun(self, call: Call) -> None:
+        self._begun.append(call)
+        self._beginning.append(call.node)
 
     def _admit(self, nodes: Sequence[int]) -> Sequence[int]:
         """Return the nodes that may begin now. Cancelled nodes do not wait, but are refused."""
@@ -435,19 +444,19 @@ class Run:
         task_retries: list[RetryCall] = []
         other_calls: list[Call] = []
         retried_tasks = self._plan.retried
-        for call in self._in_flight.begun:
+        for call in self._begun:
             if isinstance(call, RetryCall) and call.node - 1 in retried_tasks:
                 (task_retries if call.action == calls.EXECUTE else other_calls).append(call)
             else:
                 other_calls.append(call)
-        self._in_flight.begun = other_calls
+        self._begun = other_calls
         for call in task_retries:
             self._handle_outcome(call, self._lifecycle.retries.run(call))
         return bool(task_retries)
 
     def _begin(self, nodes: Sequence[int], action: calls.Action) -> None:
-        self._in_flight.beginning += nodes
-        begin, begun = self._lifecycle.begin, self._in_flight.begun
+        self._beginning += nodes
+        begin, begun = self._lifecycle.begin, self._begun
         workflows = self._workflows
         for node in nodes:
             call = begin(node, action)
@@ -470,7 +479,7 @@ class Run:
             self._lifecycle.ignore(self._scheduler.decide(node, refusals))
 
     def _submit(self) -> None:
-        begun = self._in_flight.begun
+        begun = self._begun
         tasks = [call for call in begun if isinstance(call, calls.Invocation)]
         retries: list[RetryCall] = []
         if len(tasks) != len(begun):
@@ -489,8 +498,8 @@ class Run:
                 self.inbox.put(Finished(call, outcome))
         if self._gates.has_call_gates:
             tasks = self._gates.admit_calls(tasks)
-        self._in_flight.unsent = deque([*tasks, *retries])
-        self._in_flight.take_begun()
+        self._unsent = deque([*tasks, *retries])
+        self._begun, self._beginning = [], []
         if tasks:
             if self._scheduler.reverting:
                 to_cancel = self._in_flight.cancel_recovered(
@@ -503,8 +512,8 @@ class Run:
                 self._in_flight.cancel(to_cancel)
         for call in self._iter_unsent(len(retries)) if retries else ():
             self.inbox.put(Finished(call, self._lifecycle.retries.run(call)))
-        if self._in_flight.unsent:
-            unsent, self._in_flight.unsent = self._in_flight.unsent, deque()
+        if self._unsent:
+            unsent, self._unsent = self._unsent, deque()
             self.inbox.put(Withdrawn(unsent))
 
     def _iter_unsent(self, count: int) -> Iterator[Any]:
@@ -512,7 +521,7 @@ class Run:
 
         If tasks run in this thread, this is checked and outcomes are handled between two tasks.
         """
-        unsent, stop_signal, timers = self._in_flight.unsent, self.stop_signal, self._gates.timers
+        unsent, stop_signal, timers = self._unsent, self.stop_signal, self._gates.timers
         mapping, sent = self._maps.running, self._in_flight.submitted
         tasks = bool(unsent) and isinstance(unsent[0], calls.Invocation)
         immediate, cancellable = self._executor.immediate, self._in_flight.cancellable
@@ -643,7 +652,7 @@ class Run:
             if withdrawn_call.node == node:
                 self._undo_begin(withdrawn_call)
             else:
-                self._in_flight.begin(withdrawn_call)
+                self._add_begun(withdrawn_call)
 
     def _undo_idle_workflows(self, workflows: Workflows) -> None:
         for call, has_begun in workflows.take_idle():
@@ -681,16 +690,16 @@ class Run:
         if self._scheduler.halted:
             return
         self._withdraw_unstarted(range(len(self._plan)))
-        unsent = self._in_flight.unsent
+        unsent = self._unsent
         if unsent and self._executor.immediate:  # called during `_iter_unsent`
             tasks = [call for call in unsent if isinstance(call, calls.Invocation)]
             for call in unsent:
                 if not isinstance(call, calls.Invocation):
-                    self._in_flight.begin(call)  # a retry controller runs in the next iteration
+                    self._add_begun(call)  # a retry controller runs in the next iteration
             unsent.clear()
             unsent.extend(self._gates.admit_calls(tasks))
         for call in self._withdraw():
-            self._in_flight.begin(call)
+            self._add_begun(call)
 
     def _withdraw_unstarted(self, scope: range) -> None:
         if not self._gates.admission:
@@ -835,7 +844,7 @@ class Run:
         if self._workflows is not None:
             self._in_flight.cancelled_nodes.update(self._workflows.stop_for_revert(scope))
         cancellable = [call for call in self._in_flight.cancellable if call.node in scope]
-        unsent = self._in_flight.unsent
+        unsent = self._unsent
         if unsent and self._executor.immediate:  # called during `_iter_unsent`
             cancellable += [call for call in unsent if is_cancellable(call) and call.node in scope]
         for call in self._gates.withdraw_calls(
@@ -857,7 +866,8 @@ class Run:
             if self._workflows is not None:
                 self._workflows.halt()
         self._withdraw_unstarted(range(len(self._plan)))
-        for call in [*self._in_flight.take_begun(), *self._withdraw()]:
+        begun, self._begun, self._beginning = self._begun, [], []
+        for call in [*begun, *self._withdraw()]:
             self._undo_begin(call)
         if is_first:
             self.inbox.put(IterationInterrupted())  # Nothing else may be in flight any more.
