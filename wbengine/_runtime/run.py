@@ -400,8 +400,7 @@ class Run:
         :returns: whether any has ended, or may end now because its steps were withdrawn.
         """
         progress = workflows.advance()
-        for call in progress.begun:
-            self._add_begun(call)
+        self._add_begun(*progress.begun)
         for node in progress.ending:
             self._withdraw_node(node)
         for ended_call, outcome in progress.ended:
@@ -413,13 +412,12 @@ class Run:
         work = self._gates.release()
         for node in work.retries:
             self._scheduler.wake(node)
-        for call in work.calls:
-            self._add_begun(call)
+        self._add_begun(*work.calls)
         return work.nodes
 
-    def _add_begun(self, call: Call) -> None:
-        self._begun.append(call)
-        self._beginning.append(call.node)
+    def _add_begun(self, *added: Call) -> None:
+        self._begun += added
+        self._beginning += (call.node for call in added)
 
     def _admit(self, nodes: Sequence[int]) -> Sequence[int]:
         """Return the nodes that may begin now. Cancelled nodes do not wait, but are refused."""
@@ -698,8 +696,7 @@ class Run:
                     self._add_begun(call)  # a retry controller runs in the next iteration
             unsent.clear()
             unsent.extend(self._gates.admit_calls(tasks))
-        for call in self._withdraw():
-            self._add_begun(call)
+        self._add_begun(*self._withdraw())
 
     def _withdraw_unstarted(self, scope: range) -> None:
         if not self._gates.admission:
