@@ -41,10 +41,9 @@ class Job:
     """
 
     __slots__ = (
-        "ask_number", "attempt", "began", "cancelled", "captures", "endpoint", "epoch", "expires",
-        "extended", "flow", "fresh", "id", "key", "ledger", "limit", "listener", "name",
-        "outcome", "receipt", "redelivered", "refusal", "reply_to", "request", "row", "running",
-        "seq", "settled", "stores_large", "ticket", "unit",
+        "ask_number", "attempt", "began", "cancelled", "endpoint", "epoch", "expires", "extended",
+        "flow", "fresh", "id", "key", "ledger", "limit", "listener", "name", "outcome", "receipt",
+        "redelivered", "refusal", "reply_to", "request", "running", "seq", "ticket", "unit",
     )  # fmt: skip
 
     def __init__(self, request: RequestMessage, receipt: Any) -> None:
@@ -58,9 +57,6 @@ class Job:
         self.extended, self.redelivered = request.extended, request.redelivered
         self.ledger = request.ledger is not None
         self.limit, self.expires = request.limit, request.expires
-        self.captures = request.captures
-        self.stores_large = request.stores_large
-        self.row, self.settled = request.row, request.settled
         self.seq, self.cancelled = 0, False
         self.listener: str | None = None
         self.unit: pr.WorkUnit | None = None
@@ -183,8 +179,8 @@ class Offer:
         try:
             shown = running.Request(job.id, job.attempt, job.epoch, job.flow, self._identity)
             job.unit = pr.Request.decode(request.body, env.unpacker(job.extended), shown)
-            job.unit.captures, job.unit.stores_large = job.captures, job.stores_large
-            job.unit.row, job.unit.settled = job.row, job.settled
+            job.unit.captures, job.unit.stores_large = request.captures, request.stores_large
+            job.unit.row, job.unit.settled = request.row, request.settled
             if not job.extended and job.limit is time_limits.UNLIMITED:
                 # TaskFlow's engines do not send limits.
                 job.limit = time_limits.read(job.endpoint.task_cls.timelimit)
