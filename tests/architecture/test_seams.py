@@ -62,7 +62,6 @@ SEAMS: dict[str, tuple[str, ...]] = {
             "_nudge",
             "_redis.redis_link",
             "_redis.redis_scripts",
-            "_redis.redis_wait",
             "_routing",
             "_amqp.amqp_kind",
             "_broker",

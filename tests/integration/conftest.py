@@ -13,7 +13,7 @@ from tests.support.orders import Orders
 from tests.support.redis_ends import Both, End
 from wbengine.jobs import backends as boards
 from wbengine.persistence import backends as stores
-from wbengine.transports._redis import redis_wait
+from wbengine.transports._redis import redis_link
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -100,7 +100,7 @@ def caller(request, place):
 @pytest.fixture
 def patient(monkeypatch):
     """Disable polling for a minute, so that only wake-ups deliver messages."""
-    monkeypatch.setattr(redis_wait, "POLL_SECONDS", 60)
+    monkeypatch.setattr(redis_link, "POLL_SECONDS", 60)
 
 
 @pytest.fixture

@@ -122,7 +122,7 @@ def test_row_and_request_lost_before_redis_can_be_published_again(
     with tcp_proxy.threaded(redis_server.port) as proxy:
         engine = reach(url_with_port(redis_url, redis_server, proxy.port))
         assert engine.publish(engine.row("before")) == [1]
-        hurry(engine.publishing._client._link, 0.1)  # type: ignore[attr-defined]
+        hurry(engine.publishing._link, 0.1)  # type: ignore[attr-defined]
         proxy.lose("to-server")
         lost = engine.row("lost")
         with pytest.raises(LOST):
@@ -145,7 +145,7 @@ def late(redis_url: str, redis_server: Any, reach: Reach) -> Iterator[Late]:
 def publish_delayed(engine: Engine, proxy: tcp_proxy.Proxy, *rows: _ledger.Opening) -> None:
     """Publish; the call times out and arrives later."""
     proxy.hold(STEP.digest)
-    hurry(engine.publishing._client._link, 0.1)  # type: ignore[attr-defined]
+    hurry(engine.publishing._link, 0.1)  # type: ignore[attr-defined]
     engine.fail(*rows)
     assert proxy.held(STEP.digest)
 

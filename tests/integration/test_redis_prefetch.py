@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.redis_ends import SOON, Both
 from tests.support.workers import until
-from wbengine.transports._redis import redis_scripts, redis_wait
+from wbengine.transports._redis import redis_link, redis_scripts
 from wbengine.transports._redis.redis_link import LOST
 
 TAKE = redis_scripts.SCRIPTS["take"].digest
@@ -39,7 +39,7 @@ def wait_until_blocked(end, client):
 
     def began():
         end.assert_no_message()
-        return end.store._waiting.takes
+        return end.store._waiting.is_blocked
 
     until(began)
     until(lambda: client.info("clients")["blocked_clients"])
@@ -126,7 +126,7 @@ def test_consumer_cancelled_while_it_waits_takes_no_message(ends, client):
     taker.channel.basic_cancel("mine")
     sender.send("x", "mine")
     assert other.consume("mine").drain(1) == ["x"]
-    assert not taker.store._prefetched
+    assert not taker.channel.ready
 
 
 def test_connection_closed_while_it_waits_returns_its_message(ends, client):
@@ -191,7 +191,7 @@ def test_waiting_consumer_survives_data_loss_of_server(ends, monkeypatch, lost, 
     taker, sender = consume_private(ends()), ends()
     if lost == "everything":
         with monkeypatch.context() as impatient:  # the consumer detects the loss by polling
-            impatient.setattr(redis_wait, "POLL_SECONDS", 1)
+            impatient.setattr(redis_link, "POLL_SECONDS", 1)
             taker.assert_no_message()
             client.flushdb()
             until(lambda: taker.assert_no_message() or client.exists("wbe:{ex}:c"))
@@ -239,7 +239,7 @@ def test_wait_ended_by_server_error_closes_connection(ends, client):
 
 
 def test_write_refusal_of_server_during_wait_is_raised(ends, monkeypatch, client):
-    monkeypatch.setattr(redis_wait, "POLL_SECONDS", 1)
+    monkeypatch.setattr(redis_link, "POLL_SECONDS", 1)
     taker, sender = consume_private(ends()), ends()
     taker.assert_no_message()
     client.config_set("min-replicas-to-write", "1")
@@ -305,7 +305,7 @@ def wait_for_requests(claimer, client, prefetch):
     def began():
         with pytest.raises(TimeoutError):
             claimer.connection.drain_events(timeout=0.05)
-        return claimer.store._waiting.takes
+        return claimer.store._waiting.is_blocked
 
     until(began)
     until(lambda: client.info("clients")["blocked_clients"])

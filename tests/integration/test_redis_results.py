@@ -13,7 +13,7 @@ from tests.support.waiting import until
 from wbengine import exceptions
 from wbengine.transports import _ledger
 from wbengine.transports._redis import redis_broker, redis_scripts
-from wbengine.transports._redis.redis_link import LOST, Link
+from wbengine.transports._redis.redis_link import LOST
 
 
 @pytest.fixture
@@ -279,15 +279,15 @@ def test_body_is_swept_with_its_row(redis_url, client):
 def test_body_that_expired_before_its_script_is_sent_inline(both, client, monkeypatch):
     """Either there was no memory for the body, or it expired before its script ran."""
     monkeypatch.setattr(redis_broker, "_UNUSED_BODY_MILLISECONDS", 1)
-    link_run = Link.run
+    run = both.store._run
 
-    def late(link, step, after=()):
+    def late(step, after=()):
         for command in after:
-            link.call(*command)
+            both.store._link.call(*command)
         until(lambda: not bodies(client))
-        return link_run(link, step)
+        return run(step)
 
-    monkeypatch.setattr(Link, "run", late)
+    monkeypatch.setattr(both.store, "_run", late)
     both.channel.publish(LARGE)
     both.post("a")
     both.take(2)

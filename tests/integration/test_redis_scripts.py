@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from redis import exceptions as errors
 
 from tests.support import brokers
+from wbengine import exceptions
 from wbengine._redis.lua_scripts import Step
 from wbengine.transports import _ledger
 from wbengine.transports._broker import MAX_BATCH_BYTES
@@ -68,7 +68,7 @@ class Server:
         return transport.RoutedBatch(self.routing().version, routed)
 
     def routing(self) -> transport.Routing:
-        with contextlib.closing(RedisBroker(self.place)) as broker:
+        with contextlib.closing(RedisBroker(self.place, _ledger.RowAccess(), 10.0)) as broker:
             return broker._read_routing()
 
     def size(self, queue: str) -> int:
@@ -422,7 +422,7 @@ def test_silent_queues_are_those_of_owners_that_had_time_to_report(server: Serve
     for queue in ("mine", "theirs"):
         server(transport.declare("data", [transport.DeclaredQueue(queue, True)]))
     server.client.zadd(server.key("own"), {"theirs": 0})
-    with RedisBroker(server.place) as broker:
+    with RedisBroker(server.place, _ledger.RowAccess(), 10.0) as broker:
         assert broker.silent_queues() == frozenset()  # no process has swept
         server(transport.sweep_dead_consumers(10, "", (), ()))
         assert broker.silent_queues() == frozenset()  # the server was away
@@ -595,7 +595,7 @@ def test_close_deletes_the_ledger_with_its_last_user_unless_rows_exist(server: S
 def test_claim_is_refused_while_a_server_has_just_restarted(server: Server) -> None:
     server.open()
     server.client.hset(server.key("server"), "hold", server.client.time()[0] * 1000 + 2000)
-    with server.unchanged(), pytest.raises(errors.ResponseError, match="WAIT"):
+    with server.unchanged(), pytest.raises(exceptions.TransportFailure, match="WAIT"):
         server.claim()
 
 
@@ -671,7 +671,7 @@ REFUSED: dict[str, Callable[[Server], object]] = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_full_server_refuses_new_work_before_any_change(full: Server, name: str) -> None:
     before = full.contents()
-    with pytest.raises(errors.ResponseError, match="maxmemory"):
+    with pytest.raises(exceptions.TransportFailure, match="maxmemory"):
         REFUSED[name](full)
     assert full.contents() == before
 

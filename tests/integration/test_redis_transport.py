@@ -21,7 +21,7 @@ from tests.support.workers import until
 from wbengine import exceptions
 from wbengine.transports import resolve
 from wbengine.transports._redis import redis_broker as transport
-from wbengine.transports._redis import redis_wait
+from wbengine.transports._redis import redis_link
 from wbengine.transports._redis.redis_link import LOST, Link, Place
 
 
@@ -158,12 +158,12 @@ def _raw(end, body):
 
 
 def test_waiting_consumer_sends_few_commands(ends, monkeypatch, client):
-    monkeypatch.setattr(redis_wait, "POLL_SECONDS", 0.2)
+    monkeypatch.setattr(redis_link, "POLL_SECONDS", 0.2)
     taker = ends().queue("q", "k").consume("q")
     taker.assert_no_message(0.3)
     before, began = client.info("stats")["total_commands_processed"], time.monotonic()
     taker.assert_no_message(0.8)
-    looks = 1 + (time.monotonic() - began) / redis_wait.POLL_SECONDS
+    looks = 1 + (time.monotonic() - began) / redis_link.POLL_SECONDS
     after = client.info("stats")["total_commands_processed"]
     # Commands within scripts count, and consumers sometimes check for dead ones.
     assert after - before < 40 * looks

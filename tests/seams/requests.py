@@ -19,7 +19,7 @@ from wbengine.engines.worker_based._connections.sender import OutgoingMessage
 from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.transports import _broker, _ledger, resolve
 from wbengine.transports._folder import folder_broker
-from wbengine.transports._redis import redis_broker, redis_scripts, redis_wait
+from wbengine.transports._redis import redis_broker, redis_link, redis_scripts
 from wbengine.transports._sql import sql_broker
 
 __all__ = [
@@ -305,6 +305,6 @@ class Requests:
 def no_polling() -> Iterator[None]:
     """Let consumers that servers notify, but miss a wake-up, wait for a minute."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(redis_wait, "POLL_SECONDS", 60)
+        patch.setattr(redis_link, "POLL_SECONDS", 60)
         patch.setattr(sql_broker, "_REPORT_SECONDS", 60.0)
         yield

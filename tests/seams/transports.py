@@ -26,7 +26,7 @@ from wbengine.transports import _broker as broker
 from wbengine.transports import resolve
 from wbengine.transports._broker import MAX_BATCH_BYTES
 from wbengine.transports._folder import folder_broker
-from wbengine.transports._redis import redis_wait
+from wbengine.transports._redis import redis_link
 
 __all__ = [
     "FOLDERS",
@@ -468,7 +468,7 @@ class Folder:
 def no_polling() -> Iterator[None]:
     """Let a Redis consumer that misses a wake-up wait for a minute."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(redis_wait, "POLL_SECONDS", 60)
+        patch.setattr(redis_link, "POLL_SECONDS", 60)
         yield
 
 

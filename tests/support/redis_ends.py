@@ -95,7 +95,7 @@ class End:
 
     def hurry(self, seconds):
         """Shorten the timeout of the connection, also for calls that already wait."""
-        hurry(self.store._client._link, seconds)
+        hurry(self.store._link, seconds)
         self.store._waiting._deadline = time.monotonic() + seconds
 
     def close(self):

@@ -33,5 +33,5 @@ def test_connection_to_another_server_is_closed_after_its_first_reply() -> None:
     place: Any = SimpleNamespace(connect=lambda: connection, tls=True, shown="redis://x")
     link = redis_link.Link(place)
     with pytest.raises(errors.ConnectionError, match="the server is not a Redis"):
-        link.send("PING")
+        link.call("PING")
     assert link.broken and not connection.is_open

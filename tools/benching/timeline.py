@@ -61,7 +61,7 @@ PARTS: dict[str, tuple[str, ...]] = {
         f"{_WIRE}._messages.request_messages:Reply.value",
         "wbengine.transports._amqp.amqp_connection:AmqpConnection.read",
         "wbengine.transports._broker:Consumer.hold",
-        "wbengine.transports._redis.redis_broker:RedisBroker._process_wait",
+        "wbengine.transports._redis.redis_broker:RedisBroker._end_wait",
     ),
     "decisions": (
         f"{_WIRE}._requests.tracker:RequestTracker.submit",
@@ -117,7 +117,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     BROKER: (
         "wbengine.transports._redis.redis_link:Link.send_all",
         "wbengine.transports._redis.redis_link:Link.receive",
-        "wbengine.transports._redis.redis_wait:BlockingWait._ready",
+        "wbengine.transports._redis.redis_link:BlockingWait._ready",
         "wbengine.transports._amqp.amqp_socket:AmqpSocket.flush",
         "wbengine.transports._amqp.amqp_socket:AmqpSocket.fill",
         "wbengine.transports._amqp.amqp_connection:AmqpConnection._poll_for",
@@ -136,7 +136,7 @@ WAITS = {
 }
 #: Waits for a message of the other process.
 RECEIVES = frozenset({
-    "wbengine.transports._redis.redis_wait:BlockingWait._ready",
+    "wbengine.transports._redis.redis_link:BlockingWait._ready",
     "wbengine.transports._amqp.amqp_connection:AmqpConnection._poll_for",
     "wbengine.transports._folder.fifos:QueueFifos.wait",
 })  # fmt: skip

@@ -28,7 +28,7 @@ def fix(reason: str, target: Target | None) -> str | None:
 def check(place: Place) -> Iterator[Finding]:
     """Check the settings of a Redis that `INFO` reports, and its clock."""
     where: redis_link.Place = place.target.place
-    pool = redis_link.Pool(where, exceptions.TransportFailure, where.shown)
+    pool = redis_link.Pool(where, exceptions.TransportFailure)
     try:
         info = pool.call("INFO").decode(errors="replace")
         before = time.time()

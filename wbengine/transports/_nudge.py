@@ -26,12 +26,17 @@ class Nudge:
             except OSError:  # Full: a wake-up is pending. Closed: no thread waits.
                 pass
 
-    def wait(self, seconds: float) -> None:
-        """Wait until `notify` is called, or the time has passed, and `clear`."""
+    def wait(self, seconds: float) -> bool:
+        """Wait until `notify` is called, or the time has passed, and `clear`.
+
+        Return whether it was called.
+        """
         poll = select.poll()  # `select` does not support large descriptors.
         poll.register(self.fd, select.POLLIN)
-        if poll.poll(seconds * 1000):
+        notified = bool(poll.poll(seconds * 1000))
+        if notified:
             self.clear()
+        return notified
 
     def clear(self) -> None:
         """Reset the wake-up. The caller must check for work after this call, not before."""

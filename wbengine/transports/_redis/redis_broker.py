@@ -30,10 +30,10 @@ from wbengine._redis.lua_scripts import Step
 from wbengine._text import data_formats
 from wbengine.backoff import Backoff
 from wbengine.transports import _encoding, _routing
-from wbengine.transports._broker import MAX_READY, Broker, Delivery, Finish, Frame
+from wbengine.transports._broker import MAX_READY, Broker, Consumer, Delivery, Finish, Frame
 from wbengine.transports._ledger import Opening, RowAccess
 from wbengine.transports._redis import redis_link, redis_scripts
-from wbengine.transports._redis.redis_link import LOST, Client, Place
+from wbengine.transports._redis.redis_link import LOST, BlockingWait, Link, Place
 from wbengine.transports._redis.redis_scripts import (
     Binding,
     DeclaredQueue,
@@ -41,7 +41,6 @@ from wbengine.transports._redis.redis_scripts import (
     Take,
     TakenEntry,
 )
-from wbengine.transports._redis.redis_wait import BlockingWait, WaitResult
 
 __all__ = ["RedisBroker", "place"]
 
@@ -83,46 +82,12 @@ def place(url: str | None, options: dict[str, Any] | None = None) -> Place:
 _unsent_leaves: Final[dict[Place, list[Step[bool]]]] = {}
 
 
-class TakeOrder(NamedTuple):
-    """A take that follows replies or a wait, and its start time on the monotonic clock."""
+class StartedTake(NamedTuple):
+    """A take, its start on the monotonic clock, and the consumers of its groups, if it waits."""
 
     take: Take
     at: float
-
-
-class Takes:
-    """The messages that one consumer took from queues, but may not have received. Thread-safe.
-
-    A take is one command that takes messages. When the consumer leaves, two kinds of messages are
-    requeued as if they had not been taken: those of takes without a reply, and undelivered ones.
-    """
-
-    def __init__(self) -> None:
-        self._numbers = itertools.count(1)
-        # `TAKE` for a take without a reply, or `TAKE:NUMBER` for an undelivered message.
-        self._undelivered: set[str] = set()
-
-    def begin(self) -> str:
-        """Return the number of a new take, which has no reply until `end`."""
-        number = str(next(self._numbers))
-        self._undelivered.add(number)
-        return number
-
-    def end(self, number: str, undelivered: Sequence[Delivery] = ()) -> None:
-        """Record the reply to a take. Its messages are delivered, except `undelivered`."""
-        for delivery in undelivered:
-            self.mark_undelivered(delivery)
-        self._undelivered.discard(number)
-
-    def mark_undelivered(self, delivery: Delivery) -> None:
-        self._undelivered.add(_name(delivery))
-
-    def mark_requeued(self, delivery: Delivery) -> None:
-        self._undelivered.discard(_name(delivery))
-
-    def undelivered(self) -> tuple[str, ...]:
-        """Return the argument of the script `leave`."""
-        return tuple(self._undelivered)
+    consumers: Sequence[Consumer] = ()
 
 
 def _name(delivery: Delivery) -> str:
@@ -157,42 +122,6 @@ class Routes:
         return () if table is None else table.route(key)
 
 
-class Prefetched:
-    """Messages that arrived with the end of a wait, until consumers have capacity.
-
-    For one thread.
-    """
-
-    def __init__(self) -> None:
-        self._taken: list[Delivery] = []
-
-    def __bool__(self) -> bool:
-        return bool(self._taken)
-
-    def add(self, delivery: Delivery) -> None:
-        self._taken.append(delivery)
-
-    def hand_over(self, groups: Sequence[tuple[int, Sequence[str]]]) -> list[tuple[int, Delivery]]:
-        """Remove messages for each group, up to its limit; return them with the group's index."""
-        places = {queue: group for group, (_, queues) in enumerate(groups) for queue in queues}
-        capacities = [max_messages for max_messages, _ in groups]
-        messages, self._taken, prefetched = [], [], self._taken
-        for delivery in prefetched:
-            group = places.get(delivery.queue)
-            if group is not None and capacities[group] > 0:
-                capacities[group] -= 1
-                messages.append((group, delivery))
-            else:
-                self._taken.append(delivery)
-        return messages
-
-    def remove(self, of: Callable[[str], bool]) -> list[Delivery]:
-        """Remove and return the messages of the queues for which `of(queue)` is true."""
-        removed = [delivery for delivery in self._taken if of(delivery.queue)]
-        self._taken = [delivery for delivery in self._taken if not of(delivery.queue)]
-        return removed
-
-
 class RedisBroker(Broker):
     """One connection to a part of a Redis.
 
@@ -203,60 +132,49 @@ class RedisBroker(Broker):
     labels = True
     recoverable_connection_errors = LOST
 
-    def __init__(
-        self,
-        place: Place,
-        rows: RowAccess | None = None,
-        dead_after: float = redis_scripts.DEAD_AFTER_SECONDS,
-    ) -> None:
+    def __init__(self, place: Place, rows: RowAccess, dead_after: float) -> None:
+        """Connect.
+
+        :raises OSError: or another exception of `LOST`, if the server cannot be reached.
+        :raises TransportFailure: if another release wrote the keys in a format that is not read.
+        """
         super().__init__()
         self.place = place
-        self._rows = rows or RowAccess()
-        greet = self._rows.ledger.greet if self._rows.holder else None
-        self._client = Client(place, exceptions.TransportFailure, greet)
-        self._run = self._client.run
+        self._rows = rows
+        self._link = Link(place, greet=rows.ledger.greet if rows.holder else None)
+        self._run = self._link.run
         # Declarations to repeat, and the id of the data that contains the first one.
         self._data_id = ""
         self._queues: dict[str, bool] = {}
         self._bindings: dict[Binding, None] = {}
         self._dead_after = dead_after
         self._consumer_name = ""
-        self._waiting = BlockingWait(
-            place, lambda: self._run(redis_scripts.end_wait(self._consumer_name))
+        self._waiting: BlockingWait[list[TakenEntry] | None] = BlockingWait(
+            place, self._begin_wait, lambda: self._run(redis_scripts.end_wait(self._consumer_name))
         )
-        self._takes = Takes()
+        self._awaited: StartedTake
+        self._take_numbers = itertools.count(1)
+        # `TAKE` for a take without a reply, or `TAKE:NUMBER` for a message that was taken but not
+        # delivered. When the consumer leaves, they are requeued as if they had not been taken.
+        self._undelivered: set[str] = set()
         # Makes the names of out-of-line bodies unique across processes.
         self._id, self._bodies = uuid.uuid4().hex, itertools.count()
         self._missed = False
         self._must_poll = True
-        # Messages that arrive at the end of a wait, and their take.
-        self._prefetched = Prefetched()
-        self._awaited: TakeOrder | None = None
         self._next_sweep_at = 0.0
         self._watched_queues: Counter[str] = Counter()
         self._routes = Routes()
         # Number of recent redeclarations, and the time of the last one.
         self._recent_losses, self._declared_at = 0, -math.inf
         self._closed = False
-
-    @classmethod
-    def reach(cls, place: Place, rows: RowAccess, options: Mapping[str, Any]) -> RedisBroker:
-        """Connect.
-
-        :raises OSError: or another exception of `LOST`, if the server cannot be reached.
-        :raises TransportFailure: if another release wrote the keys in a format that is not read.
-        """
-        dead_after = options.get("dead_after", redis_scripts.DEAD_AFTER_SECONDS)
-        broker = cls(place, rows, dead_after)
         try:
-            broker._reach()
+            self._connect()
         except BaseException:
-            broker.close()
+            self.close()
             raise
-        return broker
 
-    def _reach(self) -> None:
-        written = self._client.call("HGET", f"{self.place.prefix}m", "f")
+    def _connect(self) -> None:
+        written = self._link.call("HGET", f"{self.place.prefix}m", "f")
         if written is not None:
             data_formats.REDIS.check(self.place.shown, int(written), exceptions.TransportFailure)
         self._routes = Routes.read(self._read_routing())
@@ -288,17 +206,17 @@ class RedisBroker(Broker):
         return self._run(redis_scripts.empty_queue(queue, is_deleted=False))
 
     def size(self, queue: str) -> int:
-        return int(self._client.call("ZCARD", f"{self.place.prefix}q:{queue}"))
+        return int(self._link.call("ZCARD", f"{self.place.prefix}q:{queue}"))
 
     def silent_queues(self) -> frozenset[str]:
-        seconds, micros = self._client.call("TIME")
+        seconds, micros = self._link.call("TIME")
         now = int(seconds) * 1000 + int(micros) // 1000
         silent_since = now - redis_scripts.GONE_AFTER_SECONDS * 1000
         # After a pause in which no process swept, owners first get time to report.
-        last, since = self._client.call("HMGET", f"{self.place.prefix}m", "t", "since")
+        last, since = self._link.call("HMGET", f"{self.place.prefix}m", "t", "since")
         if int(last or 0) < silent_since or int(since or now) > silent_since:
             return frozenset()
-        silent = self._client.call("ZRANGEBYSCORE", f"{self.place.prefix}own", "-inf", silent_since)
+        silent = self._link.call("ZRANGEBYSCORE", f"{self.place.prefix}own", "-inf", silent_since)
         return frozenset(name.decode() for name in silent)
 
     def bind(self, exchange: str, key: str, queue: str) -> None:
@@ -316,8 +234,8 @@ class RedisBroker(Broker):
 
     def _read_routing(self) -> Routing:
         # A version that is older than the bindings is refused when it is used.
-        data_id, version = self._client.call("HMGET", f"{self.place.prefix}m", "id", "v")
-        names = self._client.call("HKEYS", f"{self.place.prefix}b")
+        data_id, version = self._link.call("HMGET", f"{self.place.prefix}m", "id", "v")
+        names = self._link.call("HKEYS", f"{self.place.prefix}b")
         return Routing.read(b"%b:%b" % (data_id or b"", version or b""), names)
 
     def _redeclare(self) -> None:
@@ -334,7 +252,7 @@ class RedisBroker(Broker):
         return counts
 
     def _finish(
-        self, batch: Sequence[Finish], take_order: TakeOrder | None
+        self, batch: Sequence[Finish], take_order: StartedTake | None
     ) -> tuple[Sequence[bool], Sequence[Delivery]]:
         script = functools.partial(
             redis_scripts.finish_requests,
@@ -353,18 +271,16 @@ class RedisBroker(Broker):
         # None: the consumer is unknown, which its next wait detects.
         if take_order is None or entries is None:
             return finished, ()
-        return finished, [self._taken(take_order.take, take_order.at, entry) for entry in entries]
+        return finished, [self._taken(take_order, entry) for entry in entries]
 
-    def prepare_take(self, max_messages: int, queues: Sequence[str]) -> TakeOrder | None:
-        if not self._consumer_name:
-            return None
-        now = time.monotonic()
-        return TakeOrder(self._begin_take(((max_messages, queues),)), now)
+    def prepare_take(self, max_messages: int, queues: Sequence[str]) -> StartedTake | None:
+        return self._begin_take(((max_messages, queues),)) if self._consumer_name else None
 
-    def confirm_taken(self, take_order: TakeOrder, undelivered: Sequence[Delivery]) -> None:
-        self._takes.end(take_order.take.number, undelivered)
+    def confirm_taken(self, take_order: StartedTake, undelivered: Sequence[Delivery]) -> None:
+        self._undelivered.update(map(_name, undelivered))
+        self._end_take(take_order)
 
-    def fail_taken(self, take_order: TakeOrder) -> None:
+    def fail_taken(self, take_order: StartedTake) -> None:
         self._missed = True
         self.nudge()
 
@@ -407,10 +323,8 @@ class RedisBroker(Broker):
 
     def unwatch(self, queue: str) -> None:
         self._watched_queues -= Counter((queue,))  # This removes counts of zero.
-        if not self._client.broken:
+        if not self._link.broken:
             self._recall()
-            for delivery in self._prefetched.remove(lambda q: q not in self._watched_queues):
-                self.requeue(delivery, delivered=False)
 
     def refresh(self) -> int:
         if self._missed:
@@ -423,6 +337,8 @@ class RedisBroker(Broker):
             # scripts assume an outage of the server in which no consumer could report.
             self._next_sweep_at = now + min(_SWEEP_SECONDS, self._dead_after / 3)
             self._sweep_dead_consumers()
+        if self._must_poll:
+            self._recall()
         return MAX_READY if self._must_poll else 0
 
     def _sweep_dead_consumers(self) -> None:
@@ -437,55 +353,44 @@ class RedisBroker(Broker):
             LOG.info("%s: the messages of %d dead consumers were requeued", self.place.shown, dead)
 
     def take_many(self, groups: Sequence[tuple[int, Sequence[str]]]) -> list[tuple[int, Delivery]]:
-        self._recall()
-        messages = self._prefetched.hand_over(groups) if self._prefetched else []
-        # If limits were reduced during the wait, other consumers can run the remaining requests.
-        for delivery in self._prefetched.remove(lambda queue: not self._queues.get(queue)):
-            self.requeue(delivery, delivered=False)
-        self._must_poll = bool(self._prefetched)
-        if messages:
-            return messages
-        messages = self._take(groups)
-        counts = [0] * len(groups)
-        for group, _ in messages:
-            counts[group] += 1
-        if any(
-            count >= max_messages >= _MAX_MESSAGES_PER_BATCH
-            for count, (max_messages, _) in zip(counts, groups, strict=True)
-        ):
-            self._must_poll = True  # If all messages were taken, the next one causes a wake-up.
-        return messages
-
-    def _take(self, groups: Sequence[tuple[int, Sequence[str]]]) -> list[tuple[int, Delivery]]:
+        # If more messages are waiting, there is a wake-up.
+        self._must_poll = False
         while True:
             if not self._consumer_name:
                 self._join()
-            # Read the time before the call: its reply may arrive after its claims have expired.
-            began = time.monotonic()
             take = self._begin_take(groups)
             try:
-                entries = self._run(redis_scripts.take(take))
+                entries = self._run(redis_scripts.take(take.take))
             except exceptions.TransportFailure:  # Nothing was taken.
-                self._takes.end(take.number)
+                self._end_take(take)
                 raise
-            self._takes.end(take.number)
+            self._end_take(take)
             if entries is not None:
-                return [(entry.group, self._taken(take, began, entry)) for entry in entries]
+                return [(entry.group, self._taken(take, entry)) for entry in entries]
             self._redeclare_after_loss()
 
-    def _begin_take(self, groups: Sequence[tuple[int, Sequence[str]]]) -> Take:
+    def _begin_take(
+        self, groups: Sequence[tuple[int, Sequence[str]]], consumers: Sequence[Consumer] = ()
+    ) -> StartedTake:
+        number = str(next(self._take_numbers))
+        self._undelivered.add(number)
         holder = self._rows.holder
         digest = self._rows.ledger.digest if holder else ""
-        return Take(self._consumer_name, self._takes.begin(), holder, digest, groups)
+        take = Take(self._consumer_name, number, holder, digest, groups)
+        # Read the time before the call: its reply may arrive after its claims have expired.
+        return StartedTake(take, time.monotonic(), consumers)
 
-    def _taken(self, take: Take, began: float, entry: TakenEntry) -> Delivery:
+    def _end_take(self, take: StartedTake) -> None:
+        self._undelivered.discard(take.take.number)
+
+    def _taken(self, take: StartedTake, entry: TakenEntry) -> Delivery:
         label, data = _encoding.split(entry.data)
-        token = take.consumer, entry.number, take.number
+        token = take.take.consumer, entry.number, take.take.number
         delivery = Delivery(entry.queue, token, data, entry.number.endswith("r"))
         if len(entry.number) > 32:
             delivery.body_location = re.split("[@&r]", entry.number)[1]
         if entry.claim is not None:
-            delivery.claim, delivery.taken_at = self._rows.ledger.read(entry.claim), began
+            delivery.claim, delivery.taken_at = self._rows.ledger.read(entry.claim), take.at
             delivery.label = label
         return delivery
 
@@ -494,7 +399,7 @@ class RedisBroker(Broker):
         if not incomplete:
             return
         keys = [f"{self.place.prefix}b:{message.body_location}" for message in incomplete]
-        for message, body in zip(incomplete, self._client.call("MGET", *keys), strict=True):
+        for message, body in zip(incomplete, self._link.call("MGET", *keys), strict=True):
             message.body, message.body_location = body or b"", ""
             if body is None and "&" in message.token[1]:
                 message.data = None
@@ -539,7 +444,7 @@ class RedisBroker(Broker):
 
         Messages with out-of-line bodies need further steps, one for each queue.
         """
-        if self._closed or self._client.broken:
+        if self._closed or self._link.broken:
             return False
         fields: dict[str, list[str]] = {}
         large: dict[tuple[str, str], list[str]] = {}
@@ -551,14 +456,14 @@ class RedisBroker(Broker):
                 fields.setdefault(consumer, []).append(f"{message.queue} {number}")
         count = 0
         for consumer, names in fields.items():
-            count += self._client.call("HDEL", f"{self.place.prefix}h:{consumer}", *names)
+            count += self._link.call("HDEL", f"{self.place.prefix}h:{consumer}", *names)
         for (consumer, queue), numbers in large.items():
             for part in redis_link.portions(numbers):
                 count += self._run(redis_scripts.requeue(consumer, queue, part, is_refused=True))
         return count == len(deliveries)
 
     def refuse(self, delivery: Delivery) -> None:
-        if not (self._closed or self._client.broken):
+        if not (self._closed or self._link.broken):
             consumer, number, _ = delivery.token
             self._run(
                 redis_scripts.requeue(
@@ -568,13 +473,13 @@ class RedisBroker(Broker):
 
     def requeue(self, delivery: Delivery, *, delivered: bool = True) -> None:
         if not delivered:
-            self._takes.mark_undelivered(delivery)
-        if self._client.broken:
+            self._undelivered.add(_name(delivery))
+        if self._link.broken:
             return  # Closing this connection requeues all its messages.
         consumer, number, _ = delivery.token
         try:
             self._run(redis_scripts.requeue(consumer, delivery.queue, [number], delivered))
-            self._takes.mark_requeued(delivery)
+            self._undelivered.discard(_name(delivery))
         except (*LOST, exceptions.TransportFailure):
             if delivered:
                 raise
@@ -590,30 +495,38 @@ class RedisBroker(Broker):
         ):
             return  # A consumer has capacity again.
         consumer = self._consumer_name or self._join()
-        then = self._take_then if queues else None
-        self._process_wait(self._waiting.wait(timeout, consumer, queues, then), queues)
+        end = self._waiting.wait(timeout, consumer, queues)
+        if end is not None:
+            self._end_wait(*end, queues)
 
-    def _take_then(self) -> Step[list[TakenEntry] | None]:
-        groups = [(each.reserve(), each.queues) for each in self.consumers if each.queues]
-        self._awaited = TakeOrder(self._begin_take(groups), time.monotonic())
+    def _begin_wait(self) -> Step[list[TakenEntry] | None]:
+        consumers = [each for each in self.consumers if each.queues]
+        groups = [(each.reserve(), each.queues) for each in consumers]
+        self._awaited = self._begin_take(groups, consumers)
         return redis_scripts.take(self._awaited.take)
 
-    def _process_wait(self, result: WaitResult, queues: Sequence[str]) -> None:
-        self._must_poll = self._must_poll or result.must_poll
-        for entries in result.answers:
-            assert self._awaited is not None
-            self._takes.end(self._awaited.take.number)
-            for entry in entries or ():
-                self._prefetched.add(self._taken(*self._awaited, entry))
-            if entries is None:
-                self._redeclare_after_loss()
-            self._must_poll = self._must_poll or entries != []
-        if result.notified_queue and result.notified_queue not in queues:
-            self._run(redis_scripts.notify(result.notified_queue))
+    def _end_wait(
+        self, notified_queue: str, entries: Sequence[TakenEntry] | None, queues: Sequence[str]
+    ) -> None:
+        self._end_take(self._awaited)
+        consumers = self._awaited.consumers
+        for entry in entries or ():
+            consumer, delivery = consumers[entry.group], self._taken(self._awaited, entry)
+            if entry.queue in consumer.queues and consumer.has_capacity:
+                consumer.ready.append(delivery)
+            else:  # The queue was cancelled or the limit reduced during the wait.
+                self.requeue(delivery, delivered=False)
+        for consumer in consumers:
+            consumer.credit.requested = 0
+        if entries is None:
+            self._redeclare_after_loss()
+            self._must_poll = True
+        if notified_queue and notified_queue not in queues:
+            self._run(redis_scripts.notify(notified_queue))
 
     def _recall(self) -> None:
-        if self._waiting.takes:
-            self._process_wait(self._waiting.recall(), ())
+        if self._waiting.is_blocked:
+            self._end_wait(*self._waiting.recall(), ())
 
     def nudge(self) -> None:
         # Without a poll: the next wait ends at once if there are messages.
@@ -623,29 +536,29 @@ class RedisBroker(Broker):
         if self._closed:
             return
         self._closed = True
-        self._waiting.close()
+        self._waiting.release()
         if self._consumer_name or self._queues:
             self._leave()
-        self._client.close()
+        self._link.close()
 
     def _leave(self) -> None:
         """Requeue unacknowledged messages and remove unused keys. Never raises."""
-        departure = redis_scripts.leave(self._consumer_name, self._takes.undelivered())
-        second_client = Client(self.place.with_timeouts(1.0, 1.0), exceptions.TransportFailure)
-        for client in self._client, second_client:
+        departure = redis_scripts.leave(self._consumer_name, tuple(self._undelivered))
+        second_link = Link(self.place.with_timeouts(1.0, 1.0))
+        for link in self._link, second_link:
             try:
-                client.run(departure)
+                link.run(departure)
                 break
             except (*LOST, exceptions.TransportFailure) as error:
                 LOG.debug("%s did not receive the end of a consumer: %s", self.place.shown, error)
         else:
             _unsent_leaves.setdefault(self.place, []).append(departure)
-        second_client.close()
+        second_link.close()
 
     def __del__(self) -> None:
         # Closes a connection that was not released. Partly initialized objects have no `_closed`.
         # Nothing is sent, because the server may be unreachable; others notice the silence.
         if not getattr(self, "_closed", True):
             self._closed = True
-            self._waiting.close()
-            self._client.close()
+            self._waiting.release()
+            self._link.close()

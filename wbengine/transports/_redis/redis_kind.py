@@ -28,7 +28,7 @@ class RedisOptions(client_options.ClientOptions):
 
 
 class RedisKind(BrokerKind):
-    """Queues in a Redis. The place is a `_redis_link.Place`."""
+    """Queues in a Redis. The place is a `redis_link.Place`."""
 
     name = "redis"
     options = RedisOptions
@@ -66,8 +66,9 @@ class RedisKind(BrokerKind):
         return super().check(target)
 
     def open(self, target: Target) -> Broker:
-        broker: Broker = object_names.load(_MODULE).RedisBroker.reach(
-            self.place(target), target.rows, target.options
+        dead_after = target.options.get("dead_after", RedisOptions.dead_after)
+        broker: Broker = object_names.load(_MODULE).RedisBroker(
+            self.place(target), target.rows, dead_after
         )
         return broker
 

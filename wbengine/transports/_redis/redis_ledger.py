@@ -21,6 +21,7 @@ commands of earlier sessions have no effect, and claims without a reply are reve
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import logging
@@ -94,8 +95,10 @@ class RedisLedger(_ledger.Ledger):
         #: Milliseconds for which results are kept, as an argument of scripts; '': no limit.
         self.ttl: int | str = "" if result_ttl is None else int(result_ttl * 1000)
         self._shown = f"ledger {place.shown}"
-        place_with_timeouts = place.with_timeouts(_REPLY_TIMEOUT_SECONDS, _CONNECT_TIMEOUT_SECONDS)
-        self._pool = Pool(place_with_timeouts, exceptions.LedgerFailure, self._shown, self.greet)
+        place_of_pool = dataclasses.replace(
+            place.with_timeouts(_REPLY_TIMEOUT_SECONDS, _CONNECT_TIMEOUT_SECONDS), shown=self._shown
+        )
+        self._pool = Pool(place_of_pool, exceptions.LedgerFailure, self.greet)
         # Run id of the server and its count of claims in the last reply.
         self._run_id, self._count = "", 0
         # Incarnation of the server; OPEN rows of incarnations before the second one are treated as

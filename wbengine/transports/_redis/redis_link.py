@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import select
 import socket
 import struct
 import threading
@@ -16,7 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 from urllib.parse import parse_qsl, unquote
 
 import redis.connection
@@ -30,6 +31,7 @@ from wbengine._introspection import object_names
 from wbengine._redis import client_options
 from wbengine._redis.lua_scripts import Step
 from wbengine.transports import _reasons
+from wbengine.transports._nudge import Nudge
 from wbengine.transports._redis import redis_kind
 
 pack_command: Callable[[tuple[Any, ...]], bytes] | None
@@ -47,6 +49,8 @@ DEFAULT_PREFIX: Final = "wbengine"
 _MAX_SCRIPT_VALUES: Final = 1000
 #: Idle time after which a connection is checked before use.
 _HEALTH_CHECK_SECONDS: Final = 30
+#: Maximum time until a waiting consumer polls: a wake-up is lost if its receiver dies.
+POLL_SECONDS: Final = 1
 _URL_OPTIONS: Final = ("prefix", *client_options.NAMES)
 
 #: Exceptions for an unreachable or disconnected server. Others mean that the server refused.
@@ -122,23 +126,58 @@ class Place:
 
 
 class Link:
-    """One connection, opened at first use. For one thread at a time.
+    """One connection, opened at first use, which threads use one after another.
 
     After an exception of `LOST`, the connection stays closed and `broken` is True.
     """
 
-    def __init__(self, place: Place, greet: Greeting | None = None) -> None:
+    def __init__(
+        self,
+        place: Place,
+        kind: type[exceptions.WbengineException] = exceptions.TransportFailure,
+        greet: Greeting | None = None,
+    ) -> None:
         """Create a connection.
 
+        :param kind: raised by `run` and `call` if the server refuses.
         :param greet: called with the new link before any other use.
         """
         self.place = place
         self.broken = False
+        self._kind = kind
         self._greet = greet
         self._connection: Any = None
+        self._lock = threading.RLock()  # `greet` uses the link while it connects.
 
-    def send(self, *args: Any) -> None:
-        self.send_all((args,))
+    def run(self, step: Step[T], after: Sequence[tuple[Any, ...]] = ()) -> T:
+        """Run a script, whose key is the prefix. Its text is sent only if the server lacks it.
+
+        :param after: commands to send first; the script runs even if they are refused.
+        :raises LOST: if the server is unreachable or did not reply. The script may have run.
+        :raises kind: if the server refused, for example without memory or permission. Then nothing
+            was changed.
+        """
+        try:
+            with self._lock:
+                # These commands may be large; sending them together would copy them again.
+                for command in after:
+                    self.send_all((command,))
+                self.send_all((step.command(self.place.prefix),))
+                for _ in after:
+                    with contextlib.suppress(errors.ResponseError):
+                        self.receive()
+                return self.receive_result(step)
+        except errors.ResponseError as error:
+            raise self._kind(f"{self.place.shown}: {error}") from error
+
+    def call(self, *args: Any) -> Any:
+        """Send a command. See `run` for exceptions."""
+        try:
+            with self._lock:
+                self.send_all((args,))
+                return self.receive()
+        except errors.ResponseError as error:
+            raise self._kind(f"{self.place.shown}: {error}") from error
 
     def send_all(self, commands: Sequence[tuple[Any, ...]]) -> None:
         """Send several commands. The replies arrive in the order of the commands."""
@@ -190,51 +229,26 @@ class Link:
             self.close()
             raise
 
-    def call(self, *args: Any) -> Any:
-        self.send(*args)
-        return self.receive()
-
-    def run(self, step: Step[T], after: Sequence[tuple[Any, ...]] = ()) -> T:
-        """Run a script, whose key is the prefix. Its text is sent only if the server lacks it.
-
-        :param after: commands to send first; the script runs even if they are refused.
-        """
-        # These commands may be large; sending them together would copy them again.
-        for command in after:
-            self.send(*command)
-        self.send(*step.command(self.place.prefix))
-        for _ in after:
-            with contextlib.suppress(errors.ResponseError):
-                self.receive()
+    def receive_result(self, step: Step[T]) -> T:
+        """Read the reply to a script. If the server lacks the script, run it now."""
         try:
             reply = self.receive()
         except errors.NoScriptError:
-            reply = self.call("EVAL", step.script.text, 1, self.place.prefix, *step.arguments)
+            script = "EVAL", step.script.text, 1, self.place.prefix, *step.arguments
+            self.send_all((script,))
+            reply = self.receive()
         return step.read(reply)
-
-    def fileno(self) -> int:
-        """Return the descriptor of the socket, to wait for a reply."""
-        descriptor: int = self._connection._sock.fileno()
-        return descriptor
-
-    def has_answer(self) -> bool:
-        """Return whether `receive` would not block. Call this when the socket is readable."""
-        try:
-            # The readable data may be a record of the TLS protocol.
-            return not self.place.tls or bool(self._connection.can_read(0))
-        except BaseException:
-            self.close()
-            raise
 
     def close(self) -> None:
         """Disconnect; the link stays closed."""
-        self.broken = True
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            try:
-                connection.disconnect()
-            except (OSError, errors.RedisError):
-                pass
+        with self._lock:
+            self.broken = True
+            connection, self._connection = self._connection, None
+            if connection is not None:
+                try:
+                    connection.disconnect()
+                except (OSError, errors.RedisError):
+                    pass
 
 
 #: Called with each new connection before it is used.
@@ -263,51 +277,121 @@ def _not_redis(error: errors.InvalidResponse) -> errors.ConnectionError:
     return errors.ConnectionError(f"the server is not a Redis ({error!s:.100})")
 
 
-class Client:
-    """One connection that all threads of a process use, one after another."""
+class BlockingWait(Link, Generic[T]):
+    """Connection on which one consumer waits for messages, blocked in the server.
+
+    When the wait ends, for any reason, the server runs a script.
+
+    `nudge` is thread-safe; all other methods are for one thread. If a nudge ends a call of `wait`,
+    the wait continues in the server, and the next call resumes it. So a nudge costs no round trip,
+    unless the next call waits for other queues.
+    """
 
     def __init__(
-        self,
-        place: Place,
-        kind: type[exceptions.WbengineException],
-        greet: Greeting | None = None,
+        self, place: Place, begin: Callable[[], Step[T]], poke: Callable[[], object]
     ) -> None:
-        self.place = place
-        self._kind = kind
-        self._lock = threading.Lock()
-        self._link = Link(place, greet)
+        """Create a connection.
+
+        :param begin: called before each wait in the server; returns the script after it.
+        :param poke: ends the wait in the server.
+        """
+        super().__init__(place)
+        self._begin = begin
+        self._poke = poke
+        # The keys for which the server waits; none: it does not.
+        self._blocked_keys: tuple[str, ...] = ()
+        self._step: Step[T]
+        self._deadline = 0.0
+        self._nudge = Nudge()
+        self._poll: select.poll | None = None
 
     @property
-    def broken(self) -> bool:
-        """Whether the connection was lost. It is not opened again."""
-        return self._link.broken
+    def is_blocked(self) -> bool:
+        """Whether a wait continues in the server."""
+        return bool(self._blocked_keys)
 
-    def run(self, step: Step[T], after: Sequence[tuple[Any, ...]] = ()) -> T:
-        """Run a script after other commands.
+    def wait(
+        self, timeout: float | None, consumer: str, queues: Sequence[str]
+    ) -> tuple[str, T] | None:
+        """Wait for one of the queues, a nudge, or `POLL_SECONDS`.
 
-        :raises LOST: if the server is unreachable or did not reply. The script may have run.
-        :raises kind: if the server refused, for example without memory or permission. Then nothing
-            was changed.
+        :returns: the queue that woke the consumer, or '', and the result of the script; None if the
+            wait continues in the server. The queue may be that of an earlier call. A caller that
+            cannot consume from it must repeat the wake-up.
+        :raises LOST: if the connection is lost or the server does not reply.
+        :raises ResponseError: if the server refuses the wait or the script.
         """
-        reply: T = self._do(self._link.run, step, after)
-        return reply
+        keys = f"{self.place.prefix}n:{consumer}", *(f"{self.place.prefix}bell:{q}" for q in queues)
+        if not self._blocked_keys:
+            self._step = self._begin()
+            script = self._step.command(self.place.prefix)
+            self.send_all((("BLPOP", *keys, POLL_SECONDS), script))
+            self._blocked_keys = keys
+            reply_timeout: float = self.place.settings["socket_timeout"]
+            self._deadline = time.monotonic() + POLL_SECONDS + reply_timeout
+        elif not set(keys) <= set(self._blocked_keys):
+            return self.recall()
+        remaining = self._deadline - time.monotonic()
+        ready = self._ready(remaining if timeout is None else min(timeout, remaining))
+        nudged = self._nudge.fd in ready
+        if nudged:
+            self._nudge.clear()
+        if len(ready) > nudged and self._has_answer():
+            return self._receive()
+        if time.monotonic() >= self._deadline:
+            self.close()
+            raise errors.TimeoutError(f"{self.place.shown} does not answer")
+        return None
 
-    def call(self, *args: Any) -> Any:
-        """Send a command. See `run` for exceptions."""
-        return self._do(self._link.call, *args)
+    def recall(self) -> tuple[str, T]:
+        """End the wait that continues in the server. Return what `wait` returns."""
+        self._poke()
+        return self._receive()
 
-    def _do(self, work: Callable[..., T], *arguments: Any) -> T:
+    def _ready(self, timeout: float) -> list[int]:
+        if self._poll is None:
+            self._poll = select.poll()  # `select` does not support large descriptors.
+            for descriptor in (self._connection._sock.fileno(), self._nudge.fd):
+                self._poll.register(descriptor, select.POLLIN)
+        return [ready_fd for ready_fd, _ in self._poll.poll(max(0.0, timeout * 1000))]
+
+    def _has_answer(self) -> bool:
+        """Return whether `receive` would not block, although the socket is readable."""
         try:
-            with self._lock:
-                return work(*arguments)
-        except errors.ConnectionError:
+            # The readable data may be a record of the TLS protocol.
+            return not self.place.tls or bool(self._connection.can_read(0))
+        except BaseException:
+            self.close()
             raise
-        except errors.ResponseError as error:
-            raise self._kind(f"{self.place.shown}: {error}") from error
+
+    def _receive(self) -> tuple[str, T]:
+        self._blocked_keys = ()
+        try:
+            answer = self.receive()
+        except errors.ResponseError:
+            self.close()  # The reply of the script would be read as that of a later command.
+            raise
+        name = answer[0].decode() if answer else ""
+        queue = name.partition("}:")[2].removeprefix("bell:") if "}:bell:" in name else ""
+        return queue, self.receive_result(self._step)
+
+    def pause(self, seconds: float) -> bool:
+        """Wait only for a nudge, unless a wait is in the server. Return whether there was one."""
+        return not self._blocked_keys and self._nudge.wait(seconds)
+
+    def nudge(self) -> None:
+        """End the current `wait`, or the next one. Thread-safe."""
+        self._nudge.notify()
 
     def close(self) -> None:
-        with self._lock:
-            self._link.close()
+        """Disconnect, which ends the wait in the server."""
+        self._blocked_keys = ()
+        super().close()
+
+    def release(self) -> None:
+        """Disconnect, and close the descriptors. No thread may be waiting."""
+        self.close()
+        self._nudge.close()
 
 
 class Pool:
@@ -319,16 +403,10 @@ class Pool:
         self,
         place: Place,
         kind: type[exceptions.WbengineException],
-        name: str | None = None,
         greet: Greeting | None = None,
     ) -> None:
-        """Create a pool.
-
-        :param name: name in messages, by default the URL.
-        """
         self.place = place
         self._kind = kind
-        self._name = name or place.shown
         self._greet = greet
         self._idle: deque[Link] = deque()
         self._closed = False
@@ -353,7 +431,7 @@ class Pool:
             try:
                 link = self._idle.pop()
             except IndexError:
-                link = Link(self.place, self._greet)
+                link = Link(self.place, self._kind, self._greet)
             try:
                 return work(link), is_retry
             except LOST as error:
@@ -361,10 +439,8 @@ class Pool:
                 # The idle connections are probably lost too. After a timeout, a retry is useless.
                 self._close_idle()
                 if is_retry or isinstance(error, errors.TimeoutError):
-                    raise self._kind(f"{self._name}: {_reasons.explain(error)}") from error
+                    raise self._kind(f"{self.place.shown}: {_reasons.explain(error)}") from error
                 is_retry = True
-            except errors.ResponseError as error:
-                raise self._kind(f"{self._name}: {error}") from error
             finally:
                 if not link.broken:
                     self._idle.append(link)

@@ -17,8 +17,6 @@ from wbengine.transports._broker import MAX_BATCH_BYTES
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
-#: Time after which a consumer without reports is dead and its messages are requeued.
-DEAD_AFTER_SECONDS: Final = 10
 #: Time without reports of its owner after which an owned queue is deleted.
 OWNED_QUEUE_SECONDS: Final = 600
 #: Time after which silent consumers no longer prevent that the last leaving one deletes all keys.
