@@ -31,7 +31,6 @@ STAGES: Final[Mapping[str, str | None]] = {
     "transports/_table_ledger.py": "ledger",
     "transports/_folder/folder_ledger.py": "ledger",
     "transports/_redis/redis_ledger.py": "ledger",
-    "transports/_redis/ledger_scripts.py": "ledger",
     "transports/_sql/sql_ledger.py": "ledger",
     "engines/worker_based/": "wire",
     "transports/": "transports",

@@ -17,7 +17,7 @@ from wbengine import exceptions, task
 from wbengine._calls import invocation
 from wbengine._concurrency import crash_points
 from wbengine.engines.worker_based import executor as executors
-from wbengine.transports._redis import ledger_scripts, redis_scripts
+from wbengine.transports._redis import redis_ledger, redis_scripts
 
 BEGUN: Counter[str] = Counter()
 
@@ -135,26 +135,25 @@ def running(*calls):
         thread.join()
 
 
-def test_requests_are_published_with_their_rows(redis_url, redis_server, client):
+def test_requests_are_published_with_their_rows(redis_url, redis_server, monkeypatch):
     """One round trip publishes both, also those of a flow that is continued."""
-    make, ends = ledger_scripts.SCRIPTS["open_rows"], Results()
-    client.script_load(make.text)
-    with behind_a_proxy(redis_url, redis_server, 5) as (proxy, executor):
-        proxy.hold(make.digest)
+    opened, ends = [], Results()
+    monkeypatch.setattr(redis_ledger.RedisLedger, "_open", lambda _, rows: opened.append(rows))
+    with behind_a_proxy(redis_url, redis_server, 5) as (_, executor):
         executor.submit(new_call("first"), ends)
         executor.submit(new_call("continued", epoch=2), ends)
         until(lambda: len(ends) == 2)
-        assert not proxy.held(make.digest)
+    assert not opened
 
 
 def load_scripts(client, make):
-    for step in (ledger_scripts.SCRIPTS["read_rows"], make):
+    for step in (redis_scripts.SCRIPTS["read_rows"], make):
         client.script_load(step.text)
 
 
 def cancel_during_publication(stack, proxy, executor, make, ends, epoch=1):
     """Cancel a request whose row the step `make` creates late, so that no row can be revoked."""
-    call, look = new_call("late", epoch), ledger_scripts.SCRIPTS["read_rows"]
+    call, look = new_call("late", epoch), redis_scripts.SCRIPTS["read_rows"]
     blocker = stack.enter_context(PointBlocker("executor.before-open"))
     stack.enter_context(running((executor.submit, call, ends)))
     assert blocker.there.wait(60)
@@ -190,7 +189,7 @@ def test_row_that_is_being_opened_does_not_count_as_revoked(redis_url, redis_ser
     ends = Results()
     make, revoke = (
         redis_scripts.SCRIPTS["open_and_publish"],
-        ledger_scripts.SCRIPTS["revoke_rows"],
+        redis_scripts.SCRIPTS["revoke_rows"],
     )
     for script in (make, revoke):
         client.script_load(script.text)

@@ -17,7 +17,6 @@ from wbengine import exceptions
 from wbengine.engines.worker_based import ledger as ledgers
 from wbengine.transports import _ledger, resolve
 from wbengine.transports._broker import Frame
-from wbengine.transports._redis import ledger_scripts as steps
 from wbengine.transports._redis import redis_scripts
 from wbengine.transports._redis.redis_link import LOST
 
@@ -280,7 +279,7 @@ def test_server_without_memory_refuses_new_rows_but_finishes_claimed_ones(redis_
 def lossy(redis_url, redis_server, dropper, opened):
     """Ledger whose next reply to a step is lost after `lose(step)`."""
     ledger = opened(url_with_port(redis_url, redis_server, dropper.port))
-    for step in steps.SCRIPTS.values():
+    for step in redis_scripts.SCRIPTS.values():
         ledger._pool.call("SCRIPT", "LOAD", step.text)
 
     def lose(step):
@@ -294,24 +293,24 @@ def lossy(redis_url, redis_server, dropper, opened):
 
 def test_claim_with_lost_reply_is_granted(lossy):
     lossy.open(ID, 1)
-    lossy.lose(steps.SCRIPTS["claim"])
+    lossy.lose(redis_scripts.SCRIPTS["claim"])
     assert lossy.claim(ID, 1, "w") == _ledger.Claim("GRANTED", 1, None, "w")
     assert lossy.claim(ID, 1, "w") == _ledger.Claim("HELD", 1, None, "w")
 
 
 def test_repeated_calls_after_lost_replies_succeed(lossy):
-    lossy.lose(steps.SCRIPTS["open_rows"])
+    lossy.lose(redis_scripts.SCRIPTS["open_and_publish"])
     lossy.open(ID, 1)
     lossy.claim(ID, 1, "w")
-    lossy.lose(steps.SCRIPTS["release"])
+    lossy.lose(redis_scripts.SCRIPTS["release"])
     assert lossy.release(ID, 1, "w") is True
-    lossy.lose(steps.SCRIPTS["reopen"])
+    lossy.lose(redis_scripts.SCRIPTS["reopen"])
     assert lossy.reopen(ID, 2) is None
     lossy.claim(ID, 2, "w")
-    lossy.lose(steps.SCRIPTS["finish_rows"])
+    lossy.lose(redis_scripts.SCRIPTS["finish_rows"])
     assert lossy.finish(ID, 2, "w", b"r") is True
     lossy.open("other", 1)
-    lossy.lose(steps.SCRIPTS["revoke_rows"])
+    lossy.lose(redis_scripts.SCRIPTS["revoke_rows"])
     assert lossy.revoke("other") is True
     assert lossy.ids() == {ID}
 
@@ -324,7 +323,7 @@ def late(redis_url, redis_server, opened):
     """A ledger with the proxy in front of its server."""
     with tcp_proxy.threaded(redis_server.port) as proxy:
         ledger = opened(url_with_port(redis_url, redis_server, proxy.port))
-        for step in steps.SCRIPTS.values():
+        for step in redis_scripts.SCRIPTS.values():
             ledger._pool.call("SCRIPT", "LOAD", step.text)
         ledger.proxy = proxy
         yield ledger
@@ -333,7 +332,7 @@ def late(redis_url, redis_server, opened):
 @contextlib.contextmanager
 def delayed_call(ledger, name, after=0.1):
     """Delay the first call of a step until the end of the block; it times out after seconds."""
-    proxy, step = ledger.proxy, steps.SCRIPTS[name]
+    proxy, step = ledger.proxy, redis_scripts.SCRIPTS[name]
     proxy.hold(step.digest)
     hurry(ledger._pool._idle[-1], after)
     yield
@@ -344,7 +343,7 @@ def delayed_call(ledger, name, after=0.1):
 
 def test_delayed_open_does_not_open_revoked_row(late, opened, redis_url):
     other = opened(str(redis_url))
-    with delayed_call(late, "open_rows"):
+    with delayed_call(late, "open_and_publish"):
         with pytest.raises(exceptions.LedgerFailure):
             late.open(ID, 1)
         assert not late.revoke(ID)
@@ -355,7 +354,7 @@ def test_delayed_open_does_not_open_revoked_row(late, opened, redis_url):
 
 
 def test_delayed_open_does_not_open_row_reopened_and_revoked(late):
-    with delayed_call(late, "open_rows"):
+    with delayed_call(late, "open_and_publish"):
         with pytest.raises(exceptions.LedgerFailure):
             late.open_many([(ID, 1), ("other", 1)])
         late.open_many([(ID, 1), ("other", 1)])
@@ -364,9 +363,9 @@ def test_delayed_open_does_not_open_row_reopened_and_revoked(late):
 
 
 def test_delayed_first_open_has_no_effect_after_second_attempt(late):
-    with delayed_call(late, "open_rows", after=60), futures.ThreadPoolExecutor() as threads:
+    with delayed_call(late, "open_and_publish", after=60), futures.ThreadPoolExecutor() as threads:
         opening = threads.submit(late.open, ID, 1)
-        until(lambda: late.proxy.held(steps.SCRIPTS["open_rows"].digest))
+        until(lambda: late.proxy.held(redis_scripts.SCRIPTS["open_and_publish"].digest))
         late.proxy.half_close()
         opening.result(60)
         assert late.revoke(ID)
@@ -375,13 +374,13 @@ def test_delayed_first_open_has_no_effect_after_second_attempt(late):
 
 def test_open_of_ended_session_is_repeated(late):
     hurry(late._pool._idle[-1], 60)
-    late.proxy.hold(steps.SCRIPTS["open_rows"].digest)
+    late.proxy.hold(redis_scripts.SCRIPTS["open_and_publish"].digest)
     with futures.ThreadPoolExecutor() as threads:
         opening = threads.submit(late.open, ID, 1)
-        until(lambda: late.proxy.held(steps.SCRIPTS["open_rows"].digest))
+        until(lambda: late.proxy.held(redis_scripts.SCRIPTS["open_and_publish"].digest))
         late._end_session(late._session)
         assert late.state(ID) is None
-        late.proxy.let_go(steps.SCRIPTS["open_rows"].digest)
+        late.proxy.let_go(redis_scripts.SCRIPTS["open_and_publish"].digest)
         opening.result(60)
     assert late.state(ID) == _ledger.Row(ID, 1, _ledger.ROW_OPEN)
 
@@ -428,7 +427,7 @@ def test_delayed_first_release_does_not_undo_later_claim(late):
     assert late.claim(ID, 1, "w").granted
     with delayed_call(late, "release", after=60), futures.ThreadPoolExecutor() as pool:
         releasing = pool.submit(late.release, ID, 1, "w")
-        until(lambda: late.proxy.held(steps.SCRIPTS["release"].digest))
+        until(lambda: late.proxy.held(redis_scripts.SCRIPTS["release"].digest))
         late.proxy.half_close()
         assert releasing.result(60)
         assert late.claim(ID, 1, "w").granted

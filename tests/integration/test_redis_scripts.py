@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import pytest
 
@@ -14,17 +14,22 @@ from wbengine import exceptions
 from wbengine._redis.lua_scripts import Step
 from wbengine.transports import _ledger
 from wbengine.transports._broker import MAX_BATCH_BYTES
-from wbengine.transports._redis import ledger_scripts as ledger
-from wbengine.transports._redis import redis_scripts as transport
-from wbengine.transports._redis.ledger_scripts import ClaimAttempt
+from wbengine.transports._redis import redis_scripts as scripts
 from wbengine.transports._redis.redis_broker import RedisBroker
 from wbengine.transports._redis.redis_link import Link, Place
+from wbengine.transports._redis.redis_scripts import ClaimAttempt
+from wbengine.transports._routing import Routes
 
 T = TypeVar("T")
 
 ATTEMPT = ClaimAttempt("a", 1, "w", "claim 1")
 OPEN = _ledger.Row("a", 1, _ledger.ROW_OPEN)
 CLAIMED = _ledger.Row("a", 1, _ledger.ROW_CLAIMED, "w")
+
+
+class Routing(NamedTuple):
+    version: str
+    bindings: Sequence[tuple[str, str, str]]
 
 
 class Server:
@@ -35,11 +40,11 @@ class Server:
         self.link = Link(self.place)
         self.client = client
         for queue in "q", "replies":
-            self(transport.declare("data", [transport.DeclaredQueue(queue, False)]))
-            self(transport.declare("", (), [transport.Binding("ex", queue, queue)]))
-        self(ledger.arrive("", 0))
-        self(ledger.register("?digest", "u"))
-        self(ledger.reconcile("u", 0, ()))
+            self(scripts.declare("data", [scripts.DeclaredQueue(queue, False)]))
+            self(scripts.declare("", (), [scripts.Binding("ex", queue, queue)]))
+        self(scripts.arrive("", 0))
+        self(scripts.register("?digest", "u"))
+        self(scripts.reconcile("u", 0, ()))
 
     def __call__(self, step: Step[T]) -> T:
         return self.link.run(step)
@@ -60,16 +65,16 @@ class Server:
 
     def batch(
         self, *messages: bytes, queue: str = "q", priority: int = 5, **bodies: str
-    ) -> transport.RoutedBatch:
+    ) -> scripts.RoutedBatch:
         routed = [
-            transport.RoutedMessage(priority, data, bodies.get(f"n{index}", ""), [queue])
+            scripts.RoutedMessage(priority, data, bodies.get(f"n{index}", ""), [queue])
             for index, data in enumerate(messages)
         ]
-        return transport.RoutedBatch(self.routing().version, routed)
+        return scripts.RoutedBatch(self.routing().version, routed)
 
-    def routing(self) -> transport.Routing:
+    def routing(self) -> Routing:
         with contextlib.closing(RedisBroker(self.place, _ledger.RowAccess(), 10.0)) as broker:
-            return broker._read_routing()
+            return Routing(str(broker._read_routes().version), [*broker.bindings()])
 
     def size(self, queue: str) -> int:
         return int(self.client.zcard(self.key(f"q:{queue}")))
@@ -83,26 +88,27 @@ class Server:
     def ids(self) -> set[str]:
         return {id.decode() for id in self.client.zrange(self.key("rows"), 0, -1)}
 
-    def publish(self, *messages: bytes, **options: Any) -> list[int] | None:
-        return self(transport.publish(self.batch(*messages, **options))).result
+    def publish(self, *messages: bytes, **options: Any) -> list[int] | Routes | None:
+        return self(scripts.publish(self.batch(*messages, **options)))
 
     def take(
         self, limit: int = 10, number: str = "1", queue: str = "q"
-    ) -> Sequence[transport.TakenEntry]:
+    ) -> Sequence[scripts.TakenEntry]:
         """Join, take messages and claim their rows for the holder `w`."""
-        assert self(transport.join("c", "data"))
+        assert self(scripts.join("c", "data"))
         return self.take_joined(limit, number, queue)
 
     def take_joined(
         self, limit: int = 10, number: str = "1", queue: str = "q"
-    ) -> Sequence[transport.TakenEntry]:
-        order = transport.Take("c", number, "w", "digest", [(limit, [queue])])
-        entries = self(transport.take(order))
+    ) -> Sequence[scripts.TakenEntry]:
+        order = scripts.Take("c", number, "w", "digest", [(limit, [queue])])
+        entries = self(scripts.take(order))
         assert entries is not None
         return entries
 
     def settle(self, *numbers: str, consumer: str = "c") -> int:
-        return self(transport.requeue(consumer, "q", numbers, is_refused=True))
+        messages = [f"q {number}" for number in numbers]
+        return self(scripts.requeue(consumer, messages, is_refused=True))
 
     def silence(self, holder: str) -> float | None:
         heartbeat = self.client.zscore(self.key("beats"), holder)
@@ -110,31 +116,32 @@ class Server:
 
     def open(self, *rows: tuple[str, int], session: int = 0) -> Any:
         rows = rows or (("a", 1),)
-        fenced_rows = [(*row, _ledger.NO_FENCE) for row in rows]
-        return self(ledger.open_rows("u", session, "digest", fenced_rows, ""))
+        opened_rows = [scripts.OpenedRow(*row, 0, "") for row in rows]
+        batch = scripts.RoutedBatch("", ())
+        return self(scripts.open_and_publish(batch, opened_rows, "u", session, "digest", "", 1))
 
     def revoke(self, *rows: tuple[str, int | None]) -> Any:
-        return self(ledger.revoke_rows([(*row, _ledger.NO_FENCE) for row in rows]))
+        return self(scripts.revoke_rows([(*row, _ledger.NO_FENCE) for row in rows]))
 
     def open_and_publish(
-        self, row: transport.OpenedRow, session: int = 0, life: int = 1, **batch: Any
-    ) -> transport.Publication[transport.Opened | transport.OtherSession]:
+        self, row: scripts.OpenedRow, session: int = 0, life: int = 1, **batch: Any
+    ) -> scripts.Opened | Routes | None:
         routed = batch.pop("routed", None) or self.batch(request(row.id, row.epoch), **batch)
-        return self(transport.open_and_publish(routed, [row], "u", session, "digest", "", life))
+        return self(scripts.open_and_publish(routed, [row], "u", session, "digest", "", life))
 
     def claim(self, attempt: ClaimAttempt = ATTEMPT, session: int = 0) -> Any:
-        return self(ledger.claim("u", session, attempt))
+        return self(scripts.claim("u", session, attempt))
 
     def row(self, id: str = "a") -> _ledger.Row | None:
-        return self(ledger.read_rows([id]))[0]
+        return self(scripts.read_rows([id]))[0]
 
     def finish(
-        self, epoch: int = 1, number: str = "1", order: transport.Take | None = None, **batch: Any
-    ) -> transport.Publication[transport.Finished]:
+        self, epoch: int = 1, number: str = "1", order: scripts.Take | None = None, **batch: Any
+    ) -> scripts.Finished | Routes | None:
         """Finish the request `a`, which the consumer `c` took."""
-        finished = transport.FinishedRequest("a", epoch, "c", "q", number)
+        finished = scripts.FinishedRequest("a", epoch, "c", "q", number)
         routed = batch.pop("routed", None) or self.batch(b"reply", queue="replies", **batch)
-        return self(transport.finish_requests(routed, [finished], "w", "", order))
+        return self(scripts.finish_requests(routed, [finished], "w", "", order))
 
 
 def request(id: str = "a", epoch: int = 1) -> bytes:
@@ -155,29 +162,29 @@ def server(redis_url: Any, client: Any) -> Iterator[Server]:
 
 def test_declare_queue_returns_id_of_existing_data(server: Server) -> None:
     with server.unchanged():
-        assert server(transport.declare("other", [transport.DeclaredQueue("q", False)])) == "data"
+        assert server(scripts.declare("other", [scripts.DeclaredQueue("q", False)])) == "data"
     server.client.flushdb()
-    assert server(transport.declare("new", [transport.DeclaredQueue("q", False)])) == "new"
+    assert server(scripts.declare("new", [scripts.DeclaredQueue("q", False)])) == "new"
 
 
 def test_declare_queue_keeps_messages_of_existing_queue(server: Server) -> None:
     server.publish(b"m")
     with server.unchanged():
-        assert server(transport.declare("other", [transport.DeclaredQueue("q", False)])) == "data"
-    server(transport.declare("other", [transport.DeclaredQueue("owned", True)]))
+        assert server(scripts.declare("other", [scripts.DeclaredQueue("q", False)])) == "data"
+    server(scripts.declare("other", [scripts.DeclaredQueue("owned", True)]))
     assert server.client.zrange(server.key("own"), 0, -1) == [b"owned"]
 
 
 def test_bind_and_unbind_change_the_version_only_with_the_bindings(server: Server) -> None:
     old = server.routing()
     assert old.bindings == [("q", "ex", "q"), ("replies", "ex", "replies")]
-    server(transport.declare("", (), [transport.Binding("ex", "q", "q")]))
-    server(transport.declare("", (), (), [transport.Binding("ex", "q", "other")]))
+    server(scripts.declare("", (), [scripts.Binding("ex", "q", "q")]))
+    server(scripts.declare("", (), (), [scripts.Binding("ex", "q", "other")]))
     assert server.routing() == old
-    server(transport.declare("", (), [transport.Binding("ex", "q", "other")]))
+    server(scripts.declare("", (), [scripts.Binding("ex", "q", "other")]))
     bound = server.routing()
     assert ("q", "ex", "other") in bound.bindings
-    server(transport.declare("", (), (), [transport.Binding("ex", "q", "other")]))
+    server(scripts.declare("", (), (), [scripts.Binding("ex", "q", "other")]))
     unbound = server.routing()
     assert unbound.bindings == old.bindings
     assert len({old.version, bound.version, unbound.version}) == 3
@@ -185,35 +192,36 @@ def test_bind_and_unbind_change_the_version_only_with_the_bindings(server: Serve
 
 def test_binding_of_a_missing_queue_is_ignored(server: Server) -> None:
     old = server.routing()
-    server(transport.declare("", (), [transport.Binding("ex", "missing", "k")]))
+    server(scripts.declare("", (), [scripts.Binding("ex", "missing", "k")]))
     assert server.routing() == old
 
 
 def test_message_of_a_deleted_queue_is_not_requeued(server: Server) -> None:
     server.publish(b"1")
     server.take()
-    server(transport.empty_queue("q", True))
-    assert server(transport.requeue("c", "q", ["1"])) == 1
+    server(scripts.empty_queue("q", True))
+    assert server(scripts.requeue("c", ["q 1"])) == 1
     assert server.numbers() == []
 
 
 def test_empty_queue_removes_messages_and_bindings(server: Server) -> None:
     batch = server.batch(b"m")
     server.publish(b"1", b"2")
-    assert server(transport.empty_queue("q", True)) == 2
+    assert server(scripts.empty_queue("q", True)) == 2
     assert server.size("q") == 0
-    refused = server(transport.publish(batch))
-    assert refused.result is None
-    assert refused.routing == server.routing()
-    assert refused.routing.bindings == [("replies", "ex", "replies")]
+    refused = server(scripts.publish(batch))
+    assert isinstance(refused, Routes)
+    assert server.routing() == (refused.version, [("replies", "ex", "replies")])
+    assert not refused.find("ex", "q")
+    assert refused.find("ex", "replies") == ["replies"]
     assert server.publish(b"m") == [0]
 
 
 def test_empty_queue_keeps_taken_messages(server: Server) -> None:
     server.publish(b"1", b"2", b"3")
     server.take(1)
-    assert server(transport.empty_queue("q", False)) == 2
-    assert server(transport.requeue("c", "q", ["1"], True))
+    assert server(scripts.empty_queue("q", False)) == 2
+    assert server(scripts.requeue("c", ["q 1"], True))
     assert server.size("q") == 1
 
 
@@ -222,10 +230,12 @@ def test_empty_queue_keeps_taken_messages(server: Server) -> None:
 
 def test_publish_is_refused_without_a_change_if_the_routing_is_old(server: Server) -> None:
     batch = server.batch(b"m")
-    server(transport.declare("", (), [transport.Binding("ex", "q", "new")]))
+    server(scripts.declare("", (), [scripts.Binding("ex", "q", "new")]))
     with server.unchanged():
-        refused = server(transport.publish(batch))
-        assert refused == transport.Publication(None, server.routing())
+        refused = server(scripts.publish(batch))
+        assert isinstance(refused, Routes)
+        assert refused.version == server.routing().version
+        assert refused.find("ex", "new") == ["q"]
 
 
 def test_publish_is_refused_without_a_change_if_a_body_is_missing(server: Server) -> None:
@@ -250,7 +260,7 @@ def test_messages_in_an_emptied_queue_expire_even_without_a_new_wake_up(server: 
     server.publish(b"2")
     assert server.client.ttl(server.key("q:q")) > 0
     server.take(number="2")
-    assert server(transport.requeue("c", "q", ["2"], True))
+    assert server(scripts.requeue("c", ["q 2"], True))
     assert server.client.ttl(server.key("q:q")) > 0
 
 
@@ -259,41 +269,41 @@ def test_open_and_publish_does_nothing_in_another_session(
     server: Server, session: int, life: int
 ) -> None:
     with server.unchanged():
-        row = transport.OpenedRow("a", 1, 1, "")
+        row = scripts.OpenedRow("a", 1, 1, "")
         refused = server.open_and_publish(row, session, life)
-        assert refused == transport.Publication(transport.OtherSession(1, 0))
+        assert refused == scripts.Opened([], None)
 
 
 def test_open_and_publish_does_not_repeat_an_executed_attempt(server: Server) -> None:
-    opened = transport.Publication(transport.Opened([1], transport.Registration("digest", 0)))
-    assert server.open_and_publish(transport.OpenedRow("a", 1, 5, "")) == opened
+    opened = scripts.Opened([1], scripts.Registration("digest", 0))
+    assert server.open_and_publish(scripts.OpenedRow("a", 1, 5, "")) == opened
     assert server.row() == OPEN
-    server(ledger.drop_rows(["a"]))
+    server(scripts.drop_rows(["a"]))
     before = server.contents()
-    assert server.open_and_publish(transport.OpenedRow("a", 1, 5, "1")) == opened
+    assert server.open_and_publish(scripts.OpenedRow("a", 1, 5, "1")) == opened
     assert {**server.contents(), **before} == before
-    assert server.open_and_publish(transport.OpenedRow("a", 1, 6, "1")) == opened
+    assert server.open_and_publish(scripts.OpenedRow("a", 1, 6, "1")) == opened
     assert (server.row(), server.size("q")) == (OPEN, 2)
 
 
 def test_open_and_publish_replaces_only_open_rows_of_lower_epochs(server: Server) -> None:
     server.open(("a", 7))
-    server.open_and_publish(transport.OpenedRow("a", 1, 1, ""))
+    server.open_and_publish(scripts.OpenedRow("a", 1, 1, ""))
     assert server.row() == _ledger.Row("a", 7, _ledger.ROW_OPEN)
-    server.open_and_publish(transport.OpenedRow("a", 8, 2, ""))
+    server.open_and_publish(scripts.OpenedRow("a", 8, 2, ""))
     assert server.row() == _ledger.Row("a", 8, _ledger.ROW_OPEN)
     server.claim(ClaimAttempt("a", 8, "w", "1"))
-    server.open_and_publish(transport.OpenedRow("a", 9, 3, ""))
+    server.open_and_publish(scripts.OpenedRow("a", 9, 3, ""))
     assert server.row() == _ledger.Row("a", 8, _ledger.ROW_CLAIMED, "w")
 
 
 def test_open_and_publish_is_refused_like_publish(server: Server) -> None:
     batch = server.batch(request())
-    server(transport.declare("", (), [transport.Binding("ex", "q", "new")]))
+    server(scripts.declare("", (), [scripts.Binding("ex", "q", "new")]))
     with server.unchanged():
-        row = transport.OpenedRow("a", 1, 1, "")
-        assert server.open_and_publish(row, routed=batch).routing is not None
-        assert server.open_and_publish(row, n0="aa") == transport.Publication(None)
+        row = scripts.OpenedRow("a", 1, 1, "")
+        assert isinstance(server.open_and_publish(row, routed=batch), Routes)
+        assert server.open_and_publish(row, n0="aa") is None
 
 
 # -- consuming
@@ -301,27 +311,27 @@ def test_open_and_publish_is_refused_like_publish(server: Server) -> None:
 
 def test_join_is_refused_without_a_change_if_the_data_is_new(server: Server) -> None:
     with server.unchanged():
-        assert not server(transport.join("c", "earlier data"))
-    assert server(transport.join("c", ""))
+        assert not server(scripts.join("c", "earlier data"))
+    assert server(scripts.join("c", ""))
 
 
 def test_take_of_unknown_consumer_changes_nothing(server: Server) -> None:
     server.open()
     server.publish(request())
     with server.unchanged():
-        order = transport.Take("c", "1", "w", "digest", [(10, ["q"])])
-        assert server(transport.take(order)) is None
+        order = scripts.Take("c", "1", "w", "digest", [(10, ["q"])])
+        assert server(scripts.take(order)) is None
 
 
 def test_take_claims_rows_and_obeys_limits_of_groups(server: Server) -> None:
     server.open(("a", 1), ("b", 1))
     server.publish(request("a"), request("missing"), b"no label", request("b"))
     first, second, third = server.take(3)
-    assert first == transport.TakenEntry(
-        0, "q", "1", request("a"), transport.ClaimReply("GRANTED", 1, "w", b"", 1)
+    assert first == scripts.TakenEntry(
+        0, "q", "1", request("a"), (_ledger.Claim(_ledger.GRANTED, 1, None, "w"), 1)
     )
-    assert second.claim == transport.ClaimReply("MISSING", 1, None, b"", None)
-    assert third == transport.TakenEntry(0, "q", "3", b"no label", None)
+    assert second.claim == (_ledger.Claim(_ledger.MISSING, 1), 0)
+    assert third == scripts.TakenEntry(0, "q", "3", b"no label", None)
     assert server.row("a") == CLAIMED
     assert server.row("b") == _ledger.Row("b", 1, _ledger.ROW_OPEN)
     assert server.size("q") == 1
@@ -348,7 +358,7 @@ def test_take_leaves_messages_that_exceed_the_byte_limit_in_their_places(server:
 
 
 def test_join_records_a_report_and_a_heartbeat(server: Server) -> None:
-    assert server(transport.join("c", "data", "w"))
+    assert server(scripts.join("c", "data", "w"))
     silence = server.silence("w")
     assert silence is not None and silence < 60_000
     server.client.zadd(server.key("c"), {"c": 1})
@@ -371,8 +381,8 @@ def test_requeue_deletes_a_refused_message_and_its_claim(server: Server) -> None
     server.publish(request(), b"2")
     server.take(1)
     with server.unchanged():
-        server(transport.requeue("c", "q", ["2"], False, True))
-    server(transport.requeue("c", "q", ["1"], False, True))
+        server(scripts.requeue("c", ["q 2"], False, True))
+    server(scripts.requeue("c", ["q 1"], False, True))
     assert server.row() == OPEN
     assert server.numbers() == ["2"]
 
@@ -382,25 +392,25 @@ def test_requeue_returns_the_message_to_its_place(server: Server, delivered: boo
     server.open()
     server.publish(request(), b"2")
     server.take(1)
-    assert server(transport.requeue("c", "q", ["1"], delivered))
-    assert not server(transport.requeue("c", "q", ["1"], delivered))
+    assert server(scripts.requeue("c", ["q 1"], delivered))
+    assert not server(scripts.requeue("c", ["q 1"], delivered))
     assert server.row() == (CLAIMED if delivered else OPEN)
     numbers = [entry.number for entry in server.take(number="2")]
     assert numbers == ["1r" if delivered else "1", "2"]
 
 
 def test_notify_wakes_up_only_for_a_queue_with_messages(server: Server) -> None:
-    server(transport.notify("q"))
+    server(scripts.notify("q"))
     assert not server.client.exists(server.key("bell:q"))
     server.publish(b"m")
     server.client.delete(server.key("bell:q"))
     for _ in range(2):
-        server(transport.notify("q"))
+        server(scripts.notify("q"))
     assert server.client.llen(server.key("bell:q")) == 1
 
 
 def test_end_wait_ends_the_next_wait_of_the_consumer(server: Server) -> None:
-    server(transport.end_wait("c"))
+    server(scripts.end_wait("c"))
     assert server.client.blpop(server.key("n:c"), 60) is not None
     assert not server.client.exists(server.key("n:other"))
 
@@ -409,34 +419,34 @@ def test_tend_requeues_messages_of_dead_consumers_after_an_interval(server: Serv
     server.publish(b"m")
     server.take()
     server.client.zadd(server.key("c"), {"c": 0})
-    assert server(transport.sweep_dead_consumers(10, "", (), ())) == 0  # the first call for 10 s
+    assert server(scripts.sweep_dead_consumers(10, "", (), ())) == 0  # the first call for 10 s
     server.client.hset(server.key("m"), "since", 0)
-    assert server(transport.sweep_dead_consumers(10, "c", (), ())) == 0  # the consumer reports
+    assert server(scripts.sweep_dead_consumers(10, "c", (), ())) == 0  # the consumer reports
     server.client.zadd(server.key("c"), {"c": 0})
-    assert server(transport.sweep_dead_consumers(10, "", (), ())) == 1
-    assert server(transport.join("c", ""))
+    assert server(scripts.sweep_dead_consumers(10, "", (), ())) == 1
+    assert server(scripts.join("c", ""))
     assert [entry.number for entry in server.take(number="2")] == ["1r"]
 
 
 def test_silent_queues_are_those_of_owners_that_had_time_to_report(server: Server) -> None:
     for queue in ("mine", "theirs"):
-        server(transport.declare("data", [transport.DeclaredQueue(queue, True)]))
+        server(scripts.declare("data", [scripts.DeclaredQueue(queue, True)]))
     server.client.zadd(server.key("own"), {"theirs": 0})
     with RedisBroker(server.place, _ledger.RowAccess(), 10.0) as broker:
         assert broker.silent_queues() == frozenset()  # no process has swept
-        server(transport.sweep_dead_consumers(10, "", (), ()))
+        server(scripts.sweep_dead_consumers(10, "", (), ()))
         assert broker.silent_queues() == frozenset()  # the server was away
         server.client.hset(server.key("m"), "since", 0)
         assert broker.silent_queues() == {"theirs"}
 
 
 def test_tend_deletes_owned_queues_of_silent_owners(server: Server) -> None:
-    server(transport.declare("data", [transport.DeclaredQueue("mine", True)]))
-    server(transport.declare("data", [transport.DeclaredQueue("theirs", True)]))
-    server(transport.sweep_dead_consumers(10, "", (), ()))
+    server(scripts.declare("data", [scripts.DeclaredQueue("mine", True)]))
+    server(scripts.declare("data", [scripts.DeclaredQueue("theirs", True)]))
+    server(scripts.sweep_dead_consumers(10, "", (), ()))
     server.client.hset(server.key("m"), "since", 0)
     server.client.zadd(server.key("own"), {"mine": 0, "theirs": 0})
-    server(transport.sweep_dead_consumers(10, "", ["mine"], ["theirs"]))
+    server(scripts.sweep_dead_consumers(10, "", ["mine"], ["theirs"]))
     assert server.client.zrange(server.key("own"), 0, -1) == [b"mine"]
     assert server.client.smembers(server.key("qs")) == {b"q", b"replies", b"mine"}
 
@@ -447,7 +457,7 @@ def test_leave_requeues_messages_and_keeps_data_with_messages(server: Server) ->
     server.take(1, number="1")
     server.take(1, number="2")
     server.take(1, number="3")
-    assert not server(transport.leave("c", ["2", "3:3"]))
+    assert not server(scripts.leave("c", ["2", "3:3"]))
     assert [server.row(id).state for id in "abc"] == [  # type: ignore[union-attr]
         _ledger.ROW_CLAIMED, _ledger.ROW_OPEN, _ledger.ROW_OPEN,
     ]  # fmt: skip
@@ -458,7 +468,7 @@ def test_leave_of_the_last_consumer_deletes_all_keys_of_queues(server: Server) -
     server.publish(b"m")
     server.take()
     server.settle("1")
-    assert server(transport.leave("c", ()))
+    assert server(scripts.leave("c", ()))
     names = {key.partition(b"}:")[2] for key in server.client.keys("*")}
     assert names == {b"server", b"users"} | ({b"beats"} & names)
 
@@ -470,17 +480,17 @@ def test_finish_requests_stores_publishes_acknowledges_and_takes(server: Server)
     server.open(("a", 1), ("b", 1))
     server.publish(request("a"), request("b"))
     server.take(1)
-    order = transport.Take("c", "2", "w", "digest", [(1, ["q"])])
-    result = server.finish(order=order).result
-    assert result is not None and result.taken is not None
+    order = scripts.Take("c", "2", "w", "digest", [(1, ["q"])])
+    result = server.finish(order=order)
+    assert isinstance(result, scripts.Finished) and result.taken is not None
     assert result.counts == [1]
-    assert [(entry.number, entry.claim.verdict) for entry in result.taken if entry.claim] == [
+    assert [(entry.number, entry.claim[0].verdict) for entry in result.taken if entry.claim] == [
         ("2", "GRANTED")
     ]
     assert server.row() == _ledger.Row("a", 1, _ledger.ROW_DONE, None, b"reply")
     assert server.size("replies") == 1
     assert server.numbers() == ["2"]
-    assert server.finish().result == transport.Finished([1], None)  # sent again
+    assert server.finish() == scripts.Finished([1], None)  # sent again
     assert server.size("replies") == 2
 
 
@@ -489,11 +499,11 @@ def test_finish_requests_of_a_lost_row_publishes_nothing(server: Server, lost: s
     server.open()
     server.publish(request())
     server.take()
-    server(ledger.reopen("a", 2))
+    server(scripts.reopen("a", 2))
     epoch, holder = (1, "w") if lost == "epoch" else (2, "other")
     server.claim(ClaimAttempt("a", 2, holder, "claim 2"))
     row = server.row()
-    assert server.finish(epoch).result == transport.Finished([-1], None)
+    assert server.finish(epoch) == scripts.Finished([-1], None)
     assert server.row() == row
     assert server.size("replies") == 0
     assert server.numbers() == []
@@ -503,8 +513,8 @@ def test_finish_requests_without_a_row_publishes_the_reply(server: Server) -> No
     server.open()
     server.publish(request())
     server.take()
-    server(ledger.drop_rows(["a"]))
-    assert server.finish().result == transport.Finished([1], None)
+    server(scripts.drop_rows(["a"]))
+    assert server.finish() == scripts.Finished([1], None)
     assert server.row() is None
     assert server.size("replies") == 1
 
@@ -514,78 +524,76 @@ def test_finish_requests_is_refused_like_publish(server: Server) -> None:
     server.publish(request())
     server.take()
     batch = server.batch(b"reply", queue="replies")
-    server(transport.declare("", (), [transport.Binding("ex", "q", "new")]))
+    server(scripts.declare("", (), [scripts.Binding("ex", "q", "new")]))
     with server.unchanged():
-        assert server.finish(routed=batch).routing is not None
-        assert server.finish(n0="aa") == transport.Publication(None)
+        assert isinstance(server.finish(routed=batch), Routes)
+        assert server.finish(n0="aa") is None
 
 
 # -- users of the ledger
 
 
 def test_arrive_detects_an_incarnation_with_less_data(server: Server) -> None:
-    arrival = server(ledger.arrive("", 0))
-    assert arrival == ledger.Arrival(arrival.run_id, 0, 1, 0, 2)
-    assert server(ledger.arrive(arrival.run_id, 0)) == arrival
-    assert server(ledger.arrive("earlier", 0)).intact_since == 0
-    assert server(ledger.arrive("earlier", 1)).intact_since == 1
+    arrival = server(scripts.arrive("", 0))
+    assert arrival == scripts.Arrival(arrival.run_id, 0, 1, 0, 2)
+    assert server(scripts.arrive(arrival.run_id, 0)) == arrival
+    assert server(scripts.arrive("earlier", 0)).intact_since == 0
+    assert server(scripts.arrive("earlier", 1)).intact_since == 1
 
 
 def test_register_returns_whether_a_digest_is_the_present_or_a_former_one(server: Server) -> None:
-    present = transport.Registration("digest", 0)
-    assert server(ledger.register("?new", "v", digest="digest")) == (present, True)
-    assert server(ledger.register("?new", "v", digest="new")) == (present, False)
-    assert server(ledger.register("older", "v", digest="older")) == (present, True)
-    assert server(ledger.register("digest", "v", digest="older")) == (present, True)
-    assert server(ledger.register("digest", "v", digest="other")) == (present, False)
+    present = scripts.Registration("digest", 0)
+    assert server(scripts.register("?new", "v", digest="digest")) == (present, True)
+    assert server(scripts.register("?new", "v", digest="new")) == (present, False)
+    assert server(scripts.register("older", "v", digest="older")) == (present, True)
+    assert server(scripts.register("digest", "v", digest="older")) == (present, True)
+    assert server(scripts.register("digest", "v", digest="other")) == (present, False)
 
 
 def test_register_keeps_the_digest_of_an_existing_ledger(server: Server) -> None:
-    assert server(ledger.register("?new", "v")) == (transport.Registration("digest", 0), False)
+    assert server(scripts.register("?new", "v")) == (scripts.Registration("digest", 0), False)
     assert server.client.hkeys(server.key("users")) == [b"u", b"v"]
     server.client.hdel(server.key("server"), "ledger")
-    assert server(ledger.register("?new", "v"))[0].digest == "new"
+    assert server(scripts.register("?new", "v"))[0].digest == "new"
     assert not server.client.exists(server.key("former"))
-    assert server(ledger.register("digest", "u"))[0].digest == "new"
+    assert server(scripts.register("digest", "u"))[0].digest == "new"
     assert server.client.smembers(server.key("former")) == {b"digest"}
 
 
 def test_steps_of_a_closed_session_change_nothing(server: Server) -> None:
     server.open()
     server.claim()
-    server(ledger.reconcile("u", 1, ()))
+    server(scripts.reconcile("u", 1, ()))
     with server.unchanged():
-        assert server.open(("b", 1)) is None
+        assert server.open(("b", 1)) == scripts.Opened([], None)
         assert server.claim(ClaimAttempt("a", 1, "w", "claim 2")) is None
-        assert server(ledger.release("u", 0, "a", 1, "w")) is None
-        assert server.open_and_publish(transport.OpenedRow("b", 1, 1, "")) == transport.Publication(
-            transport.OtherSession(1, 1)
-        )
-        server(ledger.reconcile("u", 0, ()))  # a late command
-    assert server.open(("b", 1), session=1) is not None
+        assert server(scripts.release("u", 0, "a", 1, "w")) is None
+        assert server.open_and_publish(scripts.OpenedRow("b", 1, 1, "")) == scripts.Opened([], None)
+        server(scripts.reconcile("u", 0, ()))  # a late command
+    assert server.open(("b", 1), session=1).registration is not None
 
 
 def test_reconcile_reverses_only_the_given_claims(server: Server) -> None:
     server.open(("a", 1), ("b", 1))
     server.claim()
     server.claim(ClaimAttempt("b", 1, "w", "another claim"))
-    server(ledger.reconcile("u", 1, [ATTEMPT, ClaimAttempt("b", 1, "w", "unknown")]))
+    server(scripts.reconcile("u", 1, [ATTEMPT, ClaimAttempt("b", 1, "w", "unknown")]))
     assert server.row("a") == OPEN
     assert server.row("b") == _ledger.Row("b", 1, _ledger.ROW_CLAIMED, "w")
 
 
 def test_close_deletes_the_ledger_with_its_last_user_unless_rows_exist(server: Server) -> None:
-    server(ledger.register("digest", "v"))
-    server(ledger.register("digest", "u", "w"))
-    server(ledger.close("v", []))
+    server(scripts.register("digest", "v"))
+    server(scripts.register("digest", "u", "w"))
+    server(scripts.close("v", []))
     assert server.client.hexists(server.key("server"), "ledger")
     assert server.silence("w") is not None
     server.open()
-    server(ledger.close("u", ["w"]))
+    server(scripts.close("u", ["w"]))
     assert server.client.hexists(server.key("server"), "ledger")
     assert server.silence("w") is None
-    server(ledger.drop_rows(["a"]))
-    server(ledger.close("u", []))
+    server(scripts.drop_rows(["a"]))
+    server(scripts.close("u", []))
     assert not server.client.exists(*map(server.key, ("server", "users")))
 
 
@@ -605,8 +613,8 @@ def test_register_records_a_heartbeat_and_prolongs_rows(server: Server) -> None:
     server.claim()
     server.client.pexpire(server.key("r:a"), 60_000)
     server.client.zadd(server.key("beats"), {"w": 0})
-    assert server(ledger.register("digest", "u", "w")) == (
-        transport.Registration("digest", 1),
+    assert server(scripts.register("digest", "u", "w")) == (
+        scripts.Registration("digest", 1),
         False,
     )
     silence = server.silence("w")
@@ -618,7 +626,7 @@ def test_list_rows_returns_pages_in_order_of_time_and_id(server: Server) -> None
     server.open(("b", 1), ("a", 1))
     server.claim()
     server.client.zadd(server.key("rows"), {"a": 5, "b": 5})
-    pages = [server(ledger.list_rows("-inf", "", 1)), server(ledger.list_rows("5", "a", 10))]
+    pages = [server(scripts.list_rows("-inf", "", 1)), server(scripts.list_rows("5", "a", 10))]
     assert [[(at, row.id, row.state) for at, row in page] for page in pages] == [
         [(5, "a", _ledger.ROW_CLAIMED)],
         [(5, "b", _ledger.ROW_OPEN)],
@@ -629,19 +637,19 @@ def test_sweep_rows_keeps_rows_of_holders_with_heartbeats(server: Server) -> Non
     server.open(("a", 1), ("b", 1), ("c", 1))
     server.claim()
     server.client.zadd(server.key("rows"), {"a": 5, "b": 5})
-    assert server(ledger.sweep_rows(60_000, 0, True)) == ledger.Swept(0, 2, False)
-    assert server(ledger.sweep_rows(60_000, 0, False)) == ledger.Swept(1, 1, False)
+    assert server(scripts.sweep_rows(60_000, 0, True)) == (0, 2, False)
+    assert server(scripts.sweep_rows(60_000, 0, False)) == (1, 1, False)
     assert server.ids() == {"a", "c"}
     server.client.zadd(server.key("beats"), {"w": 5})
-    assert server(ledger.sweep_rows(60_000, 0, False)) == ledger.Swept(1, 0, False)
+    assert server(scripts.sweep_rows(60_000, 0, False)) == (1, 0, False)
 
 
 def test_sweep_rows_keeps_holders_with_rows_or_heartbeats(server: Server) -> None:
     server.open()
     server.claim()
-    server(ledger.register("digest", "u", "new"))
+    server(scripts.register("digest", "u", "new"))
     server.client.zadd(server.key("beats"), {"w": 5, "old": 5})
-    server(ledger.sweep_rows(60_000, 0, False))
+    server(scripts.sweep_rows(60_000, 0, False))
     assert server.client.zrange(server.key("beats"), 0, -1) == [b"w", b"new"]
 
 
@@ -663,8 +671,8 @@ def full() -> Iterator[Server]:
 
 REFUSED: dict[str, Callable[[Server], object]] = {
     "publish": lambda server: server.publish(b"m"),
-    "open_and_publish": lambda server: server.open_and_publish(transport.OpenedRow("c", 1, 1, "")),
-    "open_rows": lambda server: server.open(("c", 1)),
+    "open_and_publish": lambda server: server.open_and_publish(scripts.OpenedRow("c", 1, 1, "")),
+    "open_and_publish without messages": lambda server: server.open(("c", 1)),
 }
 
 
@@ -677,9 +685,9 @@ def test_full_server_refuses_new_work_before_any_change(full: Server, name: str)
 
 
 def test_full_server_finishes_requests_and_takes_the_next_ones(full: Server) -> None:
-    order = transport.Take("c", "2", "w", "digest", [(1, ["q"])])
-    result = full.finish(order=order).result
-    assert result is not None and result.taken is not None
+    order = scripts.Take("c", "2", "w", "digest", [(1, ["q"])])
+    result = full.finish(order=order)
+    assert isinstance(result, scripts.Finished) and result.taken is not None
     assert (result.counts, len(result.taken)) == ([1], 1)
     assert full.row() == _ledger.Row("a", 1, _ledger.ROW_DONE, None, b"reply")
     assert full.size("replies") == 1
@@ -688,24 +696,24 @@ def test_full_server_finishes_requests_and_takes_the_next_ones(full: Server) -> 
 @pytest.mark.parametrize(
     "step",
     [
-        transport.take(transport.Take("c", "2", "w", "digest", [(1, ["q"])])),
-        transport.requeue("c", "q", ["1"], True),
-        transport.requeue("c", "q", ["1"], False, True),
-        transport.sweep_dead_consumers(10, "c", (), ()),
-        transport.leave("c", ()),
-        transport.end_wait("c"),
-        ledger.reconcile("u", 1, [ATTEMPT]),
-        ledger.claim("u", 0, ClaimAttempt("b", 1, "w", "2")),
-        ledger.register("digest", "u", "w"),
-        ledger.finish_rows("w", "", [("a", 1, b"result")]),
-        ledger.release("u", 0, "a", 1, "w"),
-        ledger.reopen("a", 2),
-        ledger.revoke_rows([("b", 1, _ledger.NO_FENCE)]),
-        ledger.drop_rows(["a"]),
+        scripts.take(scripts.Take("c", "2", "w", "digest", [(1, ["q"])])),
+        scripts.requeue("c", ["q 1"], True),
+        scripts.requeue("c", ["q 1"], False, True),
+        scripts.sweep_dead_consumers(10, "c", (), ()),
+        scripts.leave("c", ()),
+        scripts.end_wait("c"),
+        scripts.reconcile("u", 1, [ATTEMPT]),
+        scripts.claim("u", 0, ClaimAttempt("b", 1, "w", "2")),
+        scripts.register("digest", "u", "w"),
+        scripts.finish_rows("w", "", [("a", 1, b"result")]),
+        scripts.release("u", 0, "a", 1, "w"),
+        scripts.reopen("a", 2),
+        scripts.revoke_rows([("b", 1, _ledger.NO_FENCE)]),
+        scripts.drop_rows(["a"]),
     ],
     ids=lambda step: next(
         name
-        for scripts in (transport.SCRIPTS, ledger.SCRIPTS)
+        for scripts in (scripts.SCRIPTS, scripts.SCRIPTS)
         for name, script in scripts.items()
         if script == step.script
     ),
@@ -721,13 +729,6 @@ def test_full_server_executes_steps_that_release_or_finish(full: Server, step: S
 
 def test_each_script_has_a_function_and_a_test() -> None:
     text = Path(__file__).read_text(encoding="utf-8")
-    modules = {"transport": transport.SCRIPTS, "ledger": ledger.SCRIPTS}
-    declared = [name for scripts in modules.values() for name in scripts]
-    assert sorted(declared) == sorted(path.stem for path in transport.FOLDER.glob("*.lua"))
-    untested = [
-        each
-        for name, scripts in modules.items()
-        for each in scripts
-        if f"{name}.{each}(" not in text
-    ]
-    assert untested == []
+    files = (Path(scripts.__file__).parent / "scripts").glob("*.lua")
+    assert sorted(scripts.SCRIPTS) == sorted(path.stem for path in files)
+    assert [name for name in scripts.SCRIPTS if f"scripts.{name}(" not in text] == []

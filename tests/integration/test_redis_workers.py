@@ -14,7 +14,6 @@ from wbengine import engines, exceptions, states
 from wbengine.engines.worker_based._connections import consumer_loop
 from wbengine.engines.worker_based.executor import WorkerTaskExecutor
 from wbengine.patterns import linear_flow, unordered_flow
-from wbengine.transports._redis import ledger_scripts as steps
 from wbengine.transports._redis import redis_scripts
 
 #: Maximum memory of an idle worker, in megabytes.
@@ -40,7 +39,7 @@ def test_requests_are_claimed_without_separate_claim_calls(redis_url, client):
     client.script_flush()  # other tests have loaded the script
     with workers.worker_in_thread(str(redis_url), sample_tasks.Nothing):
         load(flow, redis_url).run()
-        claim, take = steps.SCRIPTS["claim"].digest, redis_scripts.SCRIPTS["take"].digest
+        claim, take = redis_scripts.SCRIPTS["claim"].digest, redis_scripts.SCRIPTS["take"].digest
         assert client.script_exists(claim, take) == [False, True]
 
 

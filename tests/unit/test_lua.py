@@ -11,7 +11,7 @@ import pytest
 
 from wbengine._redis.lua_scripts import Scripts, Step
 from wbengine.transports._ledger import NO_FENCE
-from wbengine.transports._redis import ledger_scripts, redis_scripts
+from wbengine.transports._redis import redis_scripts
 
 Declare = Callable[[str, Callable[..., Any]], Callable[..., Step[Any]]]
 
@@ -63,14 +63,14 @@ def test_function_converts_the_reply_with_its_arguments(declare: Declare) -> Non
 
 
 def test_reply_with_another_number_of_rows_is_refused() -> None:
-    read = ledger_scripts.read_rows(["a", "b"]).read
+    read = redis_scripts.read_rows(["a", "b"]).read
     assert read([None, None]) == [None, None]
     with pytest.raises(ValueError, match="shorter"):
         read([None])
 
 
 def test_revocation_without_removed_row_has_no_claim_count() -> None:
-    read = ledger_scripts.revoke_rows([("a", 1, NO_FENCE)]).read
+    read = redis_scripts.revoke_rows([("a", 1, NO_FENCE)]).read
     assert read([[0], None]) == ([False], 0)
     assert read([[1], 7]) == ([True], 7)
 

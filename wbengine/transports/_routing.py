@@ -78,7 +78,7 @@ class Routes:
     """
 
     def __init__(
-        self, version: int, queues: Iterable[str], bindings: Iterable[tuple[str, str, str]]
+        self, version: int | str, queues: Iterable[str], bindings: Iterable[tuple[str, str, str]]
     ) -> None:
         self.version = version
         self._queues = frozenset(queues)

@@ -19,7 +19,7 @@ import re
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 from redis import exceptions as errors
@@ -29,7 +29,7 @@ from wbengine._introspection import object_names
 from wbengine._redis.lua_scripts import Step
 from wbengine._text import data_formats
 from wbengine.backoff import Backoff
-from wbengine.transports import _encoding, _routing
+from wbengine.transports import _encoding
 from wbengine.transports._broker import MAX_READY, Broker, Consumer, Delivery, Finish, Frame
 from wbengine.transports._ledger import Opening, RowAccess
 from wbengine.transports._redis import redis_link, redis_scripts
@@ -37,10 +37,10 @@ from wbengine.transports._redis.redis_link import LOST, BlockingWait, Link, Plac
 from wbengine.transports._redis.redis_scripts import (
     Binding,
     DeclaredQueue,
-    Routing,
     Take,
     TakenEntry,
 )
+from wbengine.transports._routing import Routes
 
 __all__ = ["RedisBroker", "place"]
 
@@ -95,31 +95,9 @@ def _name(delivery: Delivery) -> str:
     return f"{take}:{number}"
 
 
-class Routes:
-    """The routing tables and their version. Immutable."""
-
-    __slots__ = ("_tables", "version")
-
-    def __init__(
-        self, version: str = ":", tables: Mapping[str, _routing.RoutingTable] | None = None
-    ) -> None:
-        self.version = version
-        self._tables = tables or {}
-
-    @classmethod
-    def read(cls, routing: Routing) -> Routes:
-        bound: dict[str, list[tuple[str, str]]] = {}
-        for queue, exchange, key in routing.bindings:
-            bound.setdefault(exchange, []).append((key, queue))
-        tables = {exchange: _routing.RoutingTable(pairs) for exchange, pairs in bound.items()}
-        return cls(routing.version, tables)
-
-    def of(self, exchange: str, key: str) -> Sequence[str]:
-        """Return the queues for a key. If there is no exchange, the key is a queue."""
-        if not exchange:
-            return (key,)
-        table = self._tables.get(exchange)
-        return () if table is None else table.route(key)
+def _field(delivery: Delivery) -> str:
+    """Return the name of a message among those of its consumer."""
+    return f"{delivery.queue} {delivery.token[1]}"
 
 
 class RedisBroker(Broker):
@@ -163,7 +141,6 @@ class RedisBroker(Broker):
         self._must_poll = True
         self._next_sweep_at = 0.0
         self._watched_queues: Counter[str] = Counter()
-        self._routes = Routes()
         # Number of recent redeclarations, and the time of the last one.
         self._recent_losses, self._declared_at = 0, -math.inf
         self._closed = False
@@ -177,7 +154,7 @@ class RedisBroker(Broker):
         written = self._link.call("HGET", f"{self.place.prefix}m", "f")
         if written is not None:
             data_formats.REDIS.check(self.place.shown, int(written), exceptions.TransportFailure)
-        self._routes = Routes.read(self._read_routing())
+        self._routes = self._read_routes()
         for departure in tuple(_unsent_leaves.get(self.place, ())):
             self._run(departure)
             with contextlib.suppress(ValueError):  # Another thread sent it, too.
@@ -230,13 +207,13 @@ class RedisBroker(Broker):
         self._run(redis_scripts.declare("", (), (), [binding]))
 
     def bindings(self) -> Iterable[tuple[str, str, str]]:
-        return self._read_routing().bindings
+        return redis_scripts.read_bindings(self._link.call("HKEYS", f"{self.place.prefix}b"))
 
-    def _read_routing(self) -> Routing:
+    def _read_routes(self) -> Routes:
         # A version that is older than the bindings is refused when it is used.
         data_id, version = self._link.call("HMGET", f"{self.place.prefix}m", "id", "v")
         names = self._link.call("HKEYS", f"{self.place.prefix}b")
-        return Routing.read(b"%b:%b" % (data_id or b"", version or b""), names)
+        return redis_scripts.read_routes(b"%b:%b" % (data_id or b"", version or b""), names)
 
     def _redeclare(self) -> None:
         queues = [DeclaredQueue(*queue) for queue in tuple(self._queues.items())]
@@ -248,7 +225,9 @@ class RedisBroker(Broker):
 
     def open_and_publish(self, rows: Sequence[Opening], frames: Sequence[Frame]) -> Sequence[int]:
         # Rows are opened in the session of the ledger, which outlives this connection.
-        counts: Sequence[int] = self._rows.ledger.open_and_publish(self.publish_with, rows, frames)
+        counts: Sequence[int] = self._rows.ledger.open_and_publish(
+            rows, lambda script: (self.publish_with(script, frames), False)
+        )
         return counts
 
     def _finish(
@@ -286,7 +265,7 @@ class RedisBroker(Broker):
 
     def publish_with(
         self,
-        script: Callable[[redis_scripts.RoutedBatch], Step[redis_scripts.Publication[T]]],
+        script: Callable[[redis_scripts.RoutedBatch], Step[T | Routes | None]],
         frames: Sequence[Frame],
     ) -> T:
         """Run a script that publishes messages."""
@@ -297,25 +276,29 @@ class RedisBroker(Broker):
             stores: list[tuple[Any, ...]] = []
             for frame in frames:
                 head, body, name = frame.head, frame.body, ""
-                queues = routes.of(frame.exchange, frame.routing_key)
+                is_bound = frame.exchange != ""
+                queues = (
+                    routes.find(frame.exchange, frame.routing_key)
+                    if is_bound
+                    else (frame.routing_key,)
+                )
                 if len(body) < _LARGE_BODY_BYTES or len(queues) != 1 or inline_bodies:
                     head += body
                 else:
                     name = f"{self._id}{next(self._bodies):x}"
                     body_key = f"{self.place.prefix}b:{name}"
                     stores.append(("SET", body_key, body, "PX", _UNUSED_BODY_MILLISECONDS))
-                is_bound = frame.exchange != ""
                 routed.append(
                     redis_scripts.RoutedMessage(frame.priority, head, name, queues, is_bound)
                 )
-            batch = redis_scripts.RoutedBatch(routes.version, routed)
-            publication = self._run(script(batch), stores)
-            if publication.result is not None:
-                return publication.result
-            if publication.routing is not None:
-                self._routes = Routes.read(publication.routing)
-            else:  # A body could not be stored, or it expired before the script ran.
+            batch = redis_scripts.RoutedBatch(str(routes.version), routed)
+            result = self._run(script(batch), stores)
+            if isinstance(result, Routes):
+                self._routes = result
+            elif result is None:  # A body could not be stored, or expired before the script ran.
                 inline_bodies = True
+            else:
+                return result
 
     def watch(self, queue: str) -> None:
         self._watched_queues[queue] += 1
@@ -390,8 +373,9 @@ class RedisBroker(Broker):
         if len(entry.number) > 32:
             delivery.body_location = re.split("[@&r]", entry.number)[1]
         if entry.claim is not None:
-            delivery.claim, delivery.taken_at = self._rows.ledger.read(entry.claim), take.at
-            delivery.label = label
+            delivery.claim, count = entry.claim
+            self._rows.ledger.note_count(count)
+            delivery.taken_at, delivery.label = take.at, label
         return delivery
 
     def fetch(self, deliveries: Iterable[Delivery]) -> None:
@@ -442,32 +426,28 @@ class RedisBroker(Broker):
     def settle_many(self, deliveries: Sequence[Delivery]) -> bool:
         """Acknowledge messages, in one step for each consumer name.
 
-        Messages with out-of-line bodies need further steps, one for each queue.
+        Messages with out-of-line bodies need another step.
         """
         if self._closed or self._link.broken:
             return False
-        fields: dict[str, list[str]] = {}
-        large: dict[tuple[str, str], list[str]] = {}
+        fields: dict[tuple[str, bool], list[str]] = {}
         for message in deliveries:
-            consumer, number, _ = message.token
-            if "@" in number:
-                large.setdefault((consumer, message.queue), []).append(number)
-            else:
-                fields.setdefault(consumer, []).append(f"{message.queue} {number}")
+            is_large = "@" in message.token[1]
+            fields.setdefault((message.token[0], is_large), []).append(_field(message))
         count = 0
-        for consumer, names in fields.items():
-            count += self._link.call("HDEL", f"{self.place.prefix}h:{consumer}", *names)
-        for (consumer, queue), numbers in large.items():
-            for part in redis_link.portions(numbers):
-                count += self._run(redis_scripts.requeue(consumer, queue, part, is_refused=True))
+        for (consumer, is_large), names in fields.items():
+            for part in redis_link.portions(names):
+                if is_large:
+                    count += self._run(redis_scripts.requeue(consumer, part, is_refused=True))
+                else:
+                    count += self._link.call("HDEL", f"{self.place.prefix}h:{consumer}", *part)
         return count == len(deliveries)
 
     def refuse(self, delivery: Delivery) -> None:
         if not (self._closed or self._link.broken):
-            consumer, number, _ = delivery.token
             self._run(
                 redis_scripts.requeue(
-                    consumer, delivery.queue, [number], is_delivered=False, is_refused=True
+                    delivery.token[0], [_field(delivery)], is_delivered=False, is_refused=True
                 )
             )
 
@@ -476,9 +456,8 @@ class RedisBroker(Broker):
             self._undelivered.add(_name(delivery))
         if self._link.broken:
             return  # Closing this connection requeues all its messages.
-        consumer, number, _ = delivery.token
         try:
-            self._run(redis_scripts.requeue(consumer, delivery.queue, [number], delivered))
+            self._run(redis_scripts.requeue(delivery.token[0], [_field(delivery)], delivered))
             self._undelivered.discard(_name(delivery))
         except (*LOST, exceptions.TransportFailure):
             if delivered:

@@ -29,19 +29,17 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from wbengine import exceptions
 from wbengine._redis.lua_scripts import Step
 from wbengine._text import data_formats
 from wbengine.transports import _ledger
-from wbengine.transports._redis import ledger_scripts, redis_scripts
-from wbengine.transports._redis.ledger_scripts import ClaimAttempt
+from wbengine.transports._redis import redis_scripts
 from wbengine.transports._redis.redis_link import Link, Place, Pool, portions
-from wbengine.transports._redis.redis_scripts import Opened, OtherSession
+from wbengine.transports._redis.redis_scripts import ClaimAttempt, Opened, RoutedBatch
 
 if TYPE_CHECKING:
-    from wbengine.transports._broker import Frame
     from wbengine.transports._kinds import Target
 
 LOG = logging.getLogger(__name__)
@@ -108,7 +106,7 @@ class RedisLedger(_ledger.Ledger):
         self._version = data_formats.REDIS.written
         self._count_lock = threading.Lock()
         #: Identity of this object at the server.
-        self.user = uuid.uuid4().hex + (ledger_scripts.CONSUMER if consumes else "")
+        self.user = uuid.uuid4().hex + (redis_scripts.CONSUMER if consumes else "")
         self._claim_names = map(f"{self.user}:%d".__mod__, itertools.count(1))
         # Numbers of the present session and of the session to begin; claims of earlier sessions
         # without a reply.
@@ -146,7 +144,7 @@ class RedisLedger(_ledger.Ledger):
         return self._register(digest=digest)
 
     def _register(self, holder: str = "", digest: str = "") -> bool:
-        step = ledger_scripts.register(self._digests, self.user, holder, digest)
+        step = redis_scripts.register(self._digests, self.user, holder, digest)
         (registration, is_accepted), _ = self._run(step)
         self._note(registration)
         return is_accepted
@@ -165,11 +163,11 @@ class RedisLedger(_ledger.Ledger):
                 LOG.warning("%s lost its data: it has another identity", self._shown)
                 self._former_digests.append(self._digest)
             self._digest = registration.digest
-        self._note_count(registration.claim_count)
+        self.note_count(registration.claim_count)
 
     def greet(self, link: Link) -> None:
         """Send the last known run id and count, so that the server can detect a loss of data."""
-        arrival = link.run(ledger_scripts.arrive(self._run_id, self._count))
+        arrival = link.run(redis_scripts.arrive(self._run_id, self._count))
         with self._count_lock:
             previous, self._run_id = self._run_id, arrival.run_id
             # Other threads may have received a higher count.
@@ -187,22 +185,19 @@ class RedisLedger(_ledger.Ledger):
                 self._shown,
             )
 
-    def _note_count(self, count: int) -> None:
+    def note_count(self, count: int) -> None:
         with self._count_lock:
             self._count = max(self._count, count)
-
-    def read(self, reply: redis_scripts.ClaimReply) -> _ledger.Claim:
-        if reply.claim_count is not None:
-            self._note_count(reply.claim_count)
-        verdict: _ledger.Verdict = reply.verdict  # type: ignore[assignment]
-        result = reply.result if verdict == _ledger.DONE else None
-        return _ledger.Claim(verdict, reply.epoch, result, reply.holder)
 
     def _claim(self, id: str, epoch: int, holder: str) -> _ledger.Claim:
         self._holders.add(holder)
         attempt = ClaimAttempt(id, epoch, holder, next(self._claim_names))
-        script = functools.partial(ledger_scripts.claim, attempt=attempt)
-        return self.read(self._run_in_session(script, attempt)[0])
+        (claim, count), _ = self._in_session(
+            lambda session: self._pool.run(redis_scripts.claim(self.user, session, attempt)),
+            attempt,
+        )
+        self.note_count(count)
+        return claim
 
     def _renew(self, holder: str) -> None:
         self._holders.add(holder)
@@ -223,7 +218,7 @@ class RedisLedger(_ledger.Ledger):
     ) -> list[bool | exceptions.LedgerFailure]:
         try:
             results, is_retry = self._run(
-                ledger_scripts.finish_rows(holder, self.ttl, finished_rows, fence)
+                redis_scripts.finish_rows(holder, self.ttl, finished_rows, fence)
             )
         except exceptions.LedgerFailure as error:
             return [error] * len(finished_rows)
@@ -238,38 +233,39 @@ class RedisLedger(_ledger.Ledger):
         return self.state(id) == _ledger.Row(id, epoch, _ledger.ROW_DONE, None, result)
 
     def _release(self, id: str, epoch: int, holder: str) -> bool:
-        script = functools.partial(ledger_scripts.release, id=id, epoch=epoch, holder=holder)
-        done, is_retry = self._run_in_session(script)
+        done, is_retry = self._in_session(
+            lambda session: self._pool.run(
+                redis_scripts.release(self.user, session, id, epoch, holder)
+            )
+        )
         if is_retry and not done:
             return self.state(id) == _ledger.Row(id, epoch, _ledger.ROW_OPEN)
         return done
 
     def _open(self, rows: Sequence[_ledger.FencedRow[int]]) -> None:
         for batch in portions(rows):
-            script = functools.partial(
-                ledger_scripts.open_rows,
-                digests=self._digests,
-                rows=batch,
-                ttl=self.ttl,
+            self.open_and_publish(
+                [_ledger.Opening(*row) for row in batch],
+                lambda script: self._pool.run(script(RoutedBatch("", ()))),
             )
-            self._note(self._run_in_session(script)[0])
 
     def open_and_publish(
         self,
-        publish: Callable[..., Opened | OtherSession],
         rows: Sequence[_ledger.Opening],
-        frames: Sequence[Frame],
+        run: Callable[[Callable[[RoutedBatch], Step[Any]]], tuple[Opened, bool]],
     ) -> Sequence[int]:
-        """Do what `Broker.open_and_publish` describes, with a broker at the same place.
+        """Open rows, and publish their requests in the same step.
 
         Rows that were tried before keep their numbers.
 
-        :param publish: `RedisBroker.publish_with`.
+        :param run: runs a script with a batch of no messages, or with one for each row. It returns
+            the result, and whether it is that of a retry.
+        :returns: the number of queues of each message.
         """
         numbers = [row.tried or (next(self._rows), "") for row in rows]
-        while True:
-            self._reconcile()
-            session, life = self._session, self._life
+
+        def attempt(session: int) -> tuple[Opened | None, bool]:
+            life = self._life
             script = functools.partial(
                 redis_scripts.open_and_publish,
                 rows=[
@@ -283,29 +279,27 @@ class RedisLedger(_ledger.Ledger):
                 life=life,
             )
             try:
-                result = publish(script, frames)
+                opened, is_retry = run(script)
             except exceptions.TransportFailure:  # Nothing was executed.
                 raise
             except BaseException:
-                self._end_session(session)
                 for row, (number, tried_life) in zip(rows, numbers, strict=True):
                     row.tried = number, tried_life or str(life)
                 raise
-            if isinstance(result, Opened):
-                self._note(result.registration)
-                return result.counts
-            self._life = result.life
-            # Another thread began a session, or the server lost it.
-            if result.session != session:
-                self._end_session(session)
+            if opened.registration is None:
+                return None, is_retry
+            self._note(opened.registration)
+            return opened, is_retry
+
+        return self._in_session(attempt)[0].counts
 
     def _reopen(
         self, id: str, epoch: int, fence: _ledger.Fence
     ) -> bytes | exceptions.NotFound | None:
-        reopening, _ = self._run(ledger_scripts.reopen(id, epoch, fence))
-        if reopening is None:
+        results, _ = self._run(redis_scripts.reopen(id, epoch, fence))
+        if results is None:
             return exceptions.NotFound(f"request {id} has no row in {self._shown}")
-        return reopening.result
+        return results[0] if results else None
 
     def _revoke(
         self, rows: Sequence[_ledger.FencedRow[int | None]]
@@ -313,8 +307,8 @@ class RedisLedger(_ledger.Ledger):
         results: list[bool | exceptions.LedgerFailure | None] = []
         try:
             for batch in portions(rows):
-                (removed, count), is_retry = self._run(ledger_scripts.revoke_rows(batch))
-                self._note_count(count)
+                (removed, count), is_retry = self._run(redis_scripts.revoke_rows(batch))
+                self.note_count(count)
                 results += [
                     None if is_retry and not done and self.state(id) is None else done
                     for (id, _, _), done in zip(batch, removed, strict=True)
@@ -325,13 +319,13 @@ class RedisLedger(_ledger.Ledger):
 
     def _drop(self, ids: Sequence[str]) -> None:
         for batch in portions(ids):
-            self._run(ledger_scripts.drop_rows(batch))
+            self._run(redis_scripts.drop_rows(batch))
 
     def _states(self, ids: Sequence[str]) -> list[_ledger.Row | exceptions.LedgerFailure | None]:
         states: list[_ledger.Row | exceptions.LedgerFailure | None] = []
         try:
             for batch in portions(ids):
-                states += self._run(ledger_scripts.read_rows(batch))[0]
+                states += self._run(redis_scripts.read_rows(batch))[0]
         except exceptions.LedgerFailure as error:
             states += [error] * (len(ids) - len(states))
         return states
@@ -345,7 +339,7 @@ class RedisLedger(_ledger.Ledger):
         """See `Ledger`. Rows are ordered by the time at which they were opened or completed."""
         since, _, last_id = (after or "").partition(" ")
         since = since if since.isdecimal() else "-inf"
-        listed, _ = self._run(ledger_scripts.list_rows(since, last_id, limit + 1))
+        listed, _ = self._run(redis_scripts.list_rows(since, last_id, limit + 1))
         rows = [row for _, row in listed[:limit]]
         next_after = f"{listed[limit - 1][0]} {rows[-1].id}" if len(listed) > limit else None
         return _ledger.Page(rows, next_after)
@@ -356,7 +350,7 @@ class RedisLedger(_ledger.Ledger):
         has_more = True
         while has_more:
             (removed, kept, has_more), _ = self._run(
-                ledger_scripts.sweep_rows(age, kept_count, only_done)
+                redis_scripts.sweep_rows(age, kept_count, only_done)
             )
             count += removed
             kept_count += kept
@@ -364,7 +358,7 @@ class RedisLedger(_ledger.Ledger):
 
     def close(self) -> None:
         try:
-            self._run(ledger_scripts.close(self.user, self._holders))
+            self._run(redis_scripts.close(self.user, self._holders))
         except exceptions.LedgerFailure as error:  # A later sweep removes the heartbeats.
             LOG.debug("%s", error)
         self._pool.close()
@@ -373,19 +367,22 @@ class RedisLedger(_ledger.Ledger):
         self._reconcile()
         return self._pool.run(step)
 
-    def _run_in_session(
-        self, script: Callable[[str, int], Step[T | None]], claim: ClaimAttempt | None = None
+    def _in_session(
+        self, attempt: Callable[[int], tuple[T | None, bool]], claim: ClaimAttempt | None = None
     ) -> tuple[T, bool]:
         """Run a script in the present session; if no reply arrives, end the session.
 
         The script then has no late effect after the next call, and `claim` is reversed.
+
+        :param attempt: runs the script in a session. It returns the result, None if the session is
+            over, and whether it is that of a retry.
         """
         was_retried = False
         while True:
             self._reconcile()
             session = self._session
             try:
-                done, is_retry = self._pool.run(script(self.user, session))
+                done, is_retry = attempt(session)
             except BaseException:
                 self._end_session(session, claim)
                 raise
@@ -408,8 +405,9 @@ class RedisLedger(_ledger.Ledger):
             return
         with self._session_lock:
             session, unanswered = self._wanted_session, tuple(self._unanswered_claims)
-        self._pool.run(ledger_scripts.reconcile(self.user, session, unanswered))
+        life, _ = self._pool.run(redis_scripts.reconcile(self.user, session, unanswered))
         with self._session_lock:
+            self._life = life
             self._session = max(self._session, session)
             self._unanswered_claims = [
                 each for each in self._unanswered_claims if each not in unanswered

@@ -1,21 +1,22 @@
-"""Lua scripts of the Redis transport. Each runs atomically in the server.
+"""Lua scripts of the Redis transport and of its ledger. Each runs atomically in the server.
 
-The reference page `redis_scripts` lists the keys and the guarantee of each script.
+The reference page `redis_scripts` lists the keys and the guarantee of each script. Scripts of the
+ledger with a session return None, without a change, if the session is over.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from wbengine._redis import lua_scripts
 from wbengine._text import data_formats
+from wbengine.transports import _ledger
 from wbengine.transports._broker import MAX_BATCH_BYTES
+from wbengine.transports._routing import Routes
 
 T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
 
 #: Time without reports of its owner after which an owned queue is deleted.
 OWNED_QUEUE_SECONDS: Final = 600
@@ -37,7 +38,11 @@ FORGOTTEN: Final = "forgotten-by-redis"
 #: Time after which an unused row expires.
 ROW_SECONDS: Final = 7 * 24 * 3600
 
-#: Constants of the scripts of the transport and of the ledger. Times are in milliseconds.
+#: Suffix of a user of the ledger that also consumes messages. Its heartbeats are those of its
+#: consumer.
+CONSUMER: Final = ".c"
+
+#: Constants of the scripts. Times are in milliseconds.
 CONSTANTS: Final[Mapping[str, int | str]] = {
     "UNUSED_KEY_MS": UNUSED_KEY_SECONDS * 1000,
     "OWNED_QUEUE_MS": OWNED_QUEUE_SECONDS * 1000,
@@ -51,9 +56,7 @@ CONSTANTS: Final[Mapping[str, int | str]] = {
     "MAX_BATCH_BYTES": MAX_BATCH_BYTES,
     "FORMAT": data_formats.REDIS.written,
 }
-#: Folder of the scripts of the transport and of the ledger.
-FOLDER: Final = Path(__file__).parent / "scripts"
-SCRIPTS: Final = lua_scripts.Scripts(FOLDER, CONSTANTS)
+SCRIPTS: Final = lua_scripts.Scripts(Path(__file__).parent / "scripts", CONSTANTS)
 
 
 class DeclaredQueue(NamedTuple):
@@ -67,22 +70,6 @@ class Binding(NamedTuple):
     exchange: str
     queue: str
     key: str
-
-
-class Routing(NamedTuple):
-    """The bindings as (queue, exchange, routing key), and their version."""
-
-    version: str
-    bindings: Sequence[tuple[str, str, str]]
-
-    @classmethod
-    def read(cls, version: bytes, names: Sequence[bytes]) -> Routing:
-        """Convert the version and the names of the bindings in the server."""
-        bindings = []
-        for name in names:
-            exchange, queue, key = name.decode("utf-8", "surrogateescape").split("\0", 2)
-            bindings.append((queue, exchange, key))
-        return cls(version.decode(), bindings)
 
 
 class RoutedMessage(NamedTuple):
@@ -108,18 +95,6 @@ class RoutedBatch(NamedTuple):
 
     version: str
     messages: Sequence[RoutedMessage]
-
-
-@dataclass(slots=True)
-class Publication(Generic[T_co]):
-    """Result of a script that publishes a batch.
-
-    :ivar result: None if nothing was done, because a body is missing or the routing has changed.
-    :ivar routing: the new routing in the latter case.
-    """
-
-    result: T_co | None
-    routing: Routing | None = None
 
 
 class OpenedRow(NamedTuple):
@@ -162,29 +137,9 @@ class Take(NamedTuple):
     groups: Sequence[tuple[int, Sequence[str]]]
 
 
-class ClaimReply(NamedTuple):
-    """The result of a claim.
-
-    :ivar result: the result of a row that is done.
-    :ivar claim_count: number of granted claims and revocations, in the last claim of a step.
-    """
-
-    verdict: str
-    epoch: int
-    holder: str | None
-    result: bytes
-    claim_count: int | None
-
-    @classmethod
-    def read(cls, reply: Sequence[Any]) -> ClaimReply:
-        verdict, epoch, holder, result, *count = reply
-        return cls(
-            verdict.decode(),
-            int(epoch),
-            holder.decode() or None,
-            result,
-            int(count[0]) if count else None,
-        )
+#: A claim, and the number of claims and revocations that the server has granted. The number is 0 in
+#: all but the last granted claim of a step.
+CountedClaim = tuple[_ledger.Claim, int]
 
 
 class TakenEntry(NamedTuple):
@@ -194,7 +149,7 @@ class TakenEntry(NamedTuple):
     queue: str
     number: str
     data: bytes
-    claim: ClaimReply | None
+    claim: CountedClaim | None
 
 
 class Registration(NamedTuple):
@@ -210,17 +165,14 @@ class Registration(NamedTuple):
 
 
 class Opened(NamedTuple):
-    """Number of queues of each request."""
+    """Number of queues of each request.
+
+    :ivar registration: None if the session is over or the incarnation is another one, and nothing
+        was done.
+    """
 
     counts: Sequence[int]
-    registration: Registration
-
-
-class OtherSession(NamedTuple):
-    """The present incarnation and session, which differ: nothing was done."""
-
-    life: int
-    session: int | None
+    registration: Registration | None
 
 
 class Finished(NamedTuple):
@@ -231,6 +183,48 @@ class Finished(NamedTuple):
 
     counts: Sequence[int]
     taken: Sequence[TakenEntry] | None
+
+
+class Arrival(NamedTuple):
+    """The incarnation of a server.
+
+    :ivar claim_count: number of claims that it has granted, and of revocations.
+    :ivar intact_since: last incarnation that began with lost data, or 0.
+    :ivar version: format of the keys.
+    """
+
+    run_id: str
+    claim_count: int
+    life: int
+    intact_since: int
+    version: int
+
+
+class ClaimAttempt(NamedTuple):
+    """A claim of a row.
+
+    :ivar name: identifies the claim: a second attempt has the same result.
+    """
+
+    id: str
+    epoch: int
+    holder: str
+    name: str
+
+
+def read_bindings(names: Sequence[bytes]) -> list[tuple[str, str, str]]:
+    """Convert the names of the bindings in the server to (queue, exchange, routing key)."""
+    bindings = []
+    for name in names:
+        exchange, queue, key = name.decode("utf-8", "surrogateescape").split("\0", 2)
+        bindings.append((queue, exchange, key))
+    return bindings
+
+
+def read_routes(version: bytes, names: Sequence[bytes]) -> Routes:
+    """Convert the version and the names of the bindings in the server."""
+    bindings = read_bindings(names)
+    return Routes(version.decode(), {queue for queue, _, _ in bindings}, bindings)
 
 
 @SCRIPTS.declare
@@ -273,13 +267,13 @@ def take(reply: Any, order: Take) -> list[TakenEntry] | None:
 def requeue(
     reply: Any,
     consumer: str,
-    queue: str,
-    numbers: Sequence[str],
+    messages: Sequence[str],
     is_delivered: bool = True,
     is_refused: bool = False,
 ) -> int:
     """Return the number of messages that the consumer had.
 
+    :param messages: each as `QUEUE NUMBER`.
     :param is_refused: whether to delete them.
     """
     return int(reply)
@@ -321,8 +315,12 @@ def leave(reply: Any, consumer: str, undelivered: Collection[str]) -> bool:
     return bool(reply)
 
 
+# Scripts that publish. They change nothing and return a new routing if that of the batch is
+# outdated, or None if an out-of-line body is missing.
+
+
 @SCRIPTS.declare
-def publish(reply: Any, batch: RoutedBatch) -> Publication[list[int]]:
+def publish(reply: Any, batch: RoutedBatch) -> list[int] | Routes | None:
     """Return the number of queues of each message."""
     return _read_publication(reply, list)
 
@@ -337,8 +335,8 @@ def open_and_publish(
     digests: str,
     ttl: int | str,
     life: int,
-) -> Publication[Opened | OtherSession]:
-    """Create a row for each message, and publish all.
+) -> Opened | Routes | None:
+    """Create rows, and publish the message of each, unless the batch is empty.
 
     :param digests: digests of the ledger that the user knows, the latest first.
     :param ttl: milliseconds to keep results, or ''.
@@ -355,7 +353,7 @@ def finish_requests(
     holder: str,
     ttl: int | str,
     order: Take | None = None,
-) -> Publication[Finished]:
+) -> Finished | Routes | None:
     """Publish a reply to each request.
 
     :param ttl: milliseconds to keep results, or ''.
@@ -363,10 +361,139 @@ def finish_requests(
     return _read_publication(reply, _read_finished)
 
 
-def _read_publication(reply: Any, read: Callable[[Any], T]) -> Publication[T]:
-    if reply is None or isinstance(reply[0], int):
-        return Publication(None if reply is None else read(reply))
-    return Publication(None, Routing.read(*reply))
+@SCRIPTS.declare
+def arrive(reply: Any, run_id: str, claim_count: int) -> Arrival:
+    """Detect a new incarnation.
+
+    :param run_id: `run_id` of the server in the last reply, or ''.
+    :param claim_count: see `Arrival`; that of the last reply.
+    """
+    new_run_id, *numbers = reply
+    return Arrival(new_run_id.decode(), *numbers)
+
+
+@SCRIPTS.declare
+def register(
+    reply: Any, digests: str, user: str, holder: str = "", digest: str = ""
+) -> tuple[Registration, bool]:
+    """Register a user, and create a ledger with the first of its digests if there is none.
+
+    Return also whether the ledger has or had the digest of a request.
+
+    :param holder: a holder that sends a heartbeat, or ''.
+    :param digest: the digest of a request, or ''.
+    """
+    *registration, is_accepted = reply
+    return Registration.read(registration), bool(is_accepted)
+
+
+@SCRIPTS.declare
+def reconcile(reply: Any, user: str, session: int, claims: Sequence[ClaimAttempt]) -> int:
+    """Begin a session, and reverse claims of earlier ones.
+
+    Return the incarnation of the server.
+    """
+    return int(reply)
+
+
+@SCRIPTS.declare
+def claim(reply: Any, user: str, session: int, attempt: ClaimAttempt) -> CountedClaim | None:
+    return None if reply is None else _read_claim(reply)
+
+
+@SCRIPTS.declare
+def finish_rows(
+    reply: Any,
+    holder: str,
+    ttl: int | str,
+    rows: Sequence[tuple[str, int, bytes]],
+    fence: _ledger.Fence = _ledger.NO_FENCE,
+) -> list[bool]:
+    """Store results of rows (id, epoch, result). Return for each whether it was held.
+
+    :param ttl: milliseconds to keep results, or ''.
+    """
+    return list(map(bool, reply))
+
+
+@SCRIPTS.declare
+def release(reply: Any, user: str, session: int, id: str, epoch: int, holder: str) -> bool | None:
+    """Return whether the row was held."""
+    return None if reply is None else bool(reply)
+
+
+@SCRIPTS.declare
+def reopen(
+    reply: Any, id: str, epoch: int, fence: _ledger.Fence = _ledger.NO_FENCE
+) -> list[bytes] | None:
+    """Return the result of a row that is done, else nothing, in a list; None: there is no row."""
+    return [] if isinstance(reply, int) else reply
+
+
+@SCRIPTS.declare
+def revoke_rows(
+    reply: Any, rows: Sequence[_ledger.FencedRow[int | None]]
+) -> tuple[list[bool], int]:
+    """Revoke rows. The epoch None means any epoch.
+
+    Return for each whether it was removed, and the number of granted claims and revocations, or 0
+    if no row was removed.
+    """
+    removed, count = reply
+    return list(map(bool, removed)), count or 0
+
+
+@SCRIPTS.declare
+def drop_rows(reply: Any, ids: Sequence[str]) -> None: ...
+
+
+@SCRIPTS.declare
+def read_rows(reply: Any, ids: Sequence[str]) -> list[_ledger.Row | None]:
+    return [row and _row(id, *row) for id, row in zip(ids, reply, strict=True)]
+
+
+@SCRIPTS.declare
+def list_rows(reply: Any, since: str, last_id: str, limit: int) -> list[tuple[int, _ledger.Listed]]:
+    """Return at most `limit` rows after a position, with their times in milliseconds.
+
+    :param since: time of the position in milliseconds, or '-inf'.
+    :param last_id: id of the position.
+    """
+    now, *rows = reply
+    listed = []
+    for time, id, epoch, state, holder in rows:
+        at, owner = int(time), holder.decode() or None
+        age = max(0.0, (int(now) - at) / 1000)
+        listed.append((at, _ledger.Listed(id.decode(), int(epoch), state.decode(), owner, age)))
+    return listed
+
+
+@SCRIPTS.declare
+def sweep_rows(reply: Any, age: int, first: int, only_done: bool) -> tuple[int, int, bool]:
+    """Remove rows that have not changed for `age` milliseconds, from the row number `first`.
+
+    Return the numbers of removed and of other rows, and whether there may be more.
+    """
+    removed, kept, has_more = reply
+    return removed, kept, bool(has_more)
+
+
+@SCRIPTS.declare
+def close(reply: Any, user: str, holders: Collection[str]) -> None: ...
+
+
+def _row(id: str, epoch: bytes, state: bytes, holder: bytes, result: bytes) -> _ledger.Row:
+    row_state: _ledger.State = state.decode()  # type: ignore[assignment]
+    is_done = row_state == _ledger.ROW_DONE
+    return _ledger.Row(
+        id, int(epoch), row_state, holder.decode() or None, result if is_done else None
+    )
+
+
+def _read_publication(reply: Any, read: Callable[[Any], T]) -> T | Routes | None:
+    if reply is None:
+        return None
+    return read_routes(*reply) if isinstance(reply[0], bytes) else read(reply)
 
 
 def _read_taken(reply: Sequence[Any] | None) -> list[TakenEntry] | None:
@@ -378,17 +505,24 @@ def _read_taken(reply: Sequence[Any] | None) -> list[TakenEntry] | None:
             queue.decode(),
             number.decode(),
             data,
-            None if claim is None else ClaimReply.read(claim),
+            None if claim is None else _read_claim(claim),
         )
         for group, queue, number, data, claim in reply
     ]
 
 
-def _read_opened(reply: Sequence[Any]) -> Opened | OtherSession:
-    *counts, last = reply
-    if isinstance(last, list):
-        return Opened(counts, Registration.read(last))
-    return OtherSession(int(counts[1]), int(last) if last else None)
+def _read_claim(reply: Sequence[Any]) -> CountedClaim:
+    verdict_bytes, epoch, holder, result, *count = reply
+    verdict: _ledger.Verdict = verdict_bytes.decode()
+    claim = _ledger.Claim(
+        verdict, int(epoch), result if verdict == _ledger.DONE else None, holder.decode() or None
+    )
+    return claim, int(count[0]) if count else 0
+
+
+def _read_opened(reply: Sequence[Any]) -> Opened:
+    *counts, registration = reply
+    return Opened(counts, None if registration is None else Registration.read(registration))
 
 
 def _read_finished(reply: Sequence[Any]) -> Finished:

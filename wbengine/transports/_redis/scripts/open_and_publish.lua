@@ -1,10 +1,10 @@
--- Result: number of queues for each request, and the result of register_user(); or -1, incarnation
---   and session, if one of these differs, and nothing is done; or the results of `publish` without
---   a change
+-- Result: number of queues for each request, and the result of register_user(); or only nil, if the
+--   incarnation or the session differs; or the results of `publish` without a change
 --
--- Creates rows, which replace OPEN rows with lower epochs, and publishes their requests. An attempt
--- without a reply is repeated only if the server can determine that it was not executed. Nothing is
--- done for a run whose number is lower than that of the fence.
+-- Creates rows, which replace OPEN rows with lower epochs, and publishes their requests, if there
+-- are messages. Other rows that exist do not change. An attempt without a reply is repeated only if
+-- the server can determine that it was not executed. Nothing is done for a run whose number is
+-- lower than that of the fence.
 
 -- include publishing
 -- include fences
@@ -14,7 +14,7 @@ local refusal = check_batch(batch)
 if refusal ~= nil then return refusal end
 local incarnation = tostring(ledger_info()[2] or 0)
 local number, last_row = read_session(user)
-if number ~= session or incarnation ~= life then return {-1, incarnation, number or ''} end
+if number ~= session or incarnation ~= life then return {false} end
 local counts, opened_ids, newest_row = {}, {}, tonumber(last_row) or 0
 for i, row in ipairs(rows) do
   local row_number = tonumber(row.number)
@@ -25,7 +25,7 @@ for i, row in ipairs(rows) do
   else
     local row_life = row.tried_life == '' and incarnation or row.tried_life
     if open_row(row.id, row.epoch, row_life, ttl) then opened_ids[#opened_ids + 1] = row.id end
-    counts[i] = add_message(batch.messages[i])
+    counts[i] = batch.messages[i] and add_message(batch.messages[i]) or 0
   end
   if is_new then newest_row = math.max(newest_row, row_number) end
 end

@@ -1,3 +1,5 @@
+-- Result: incarnation of the server
+--
 -- Begins a session. Late commands of earlier sessions have no effect; rows of these claims, which
 -- got no reply, become OPEN.
 
@@ -16,3 +18,4 @@ for _, claim in ipairs(claims) do
     reopen_row(claim.id, row)
   end
 end
+return tonumber(ledger_info()[2] or 0)

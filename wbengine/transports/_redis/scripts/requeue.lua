@@ -7,7 +7,7 @@
 
 first_write()
 local count = 0
-for _, number in ipairs(numbers) do
-  count = count + return_message(consumer, queue .. ' ' .. number, is_delivered, {}, is_refused)
+for _, field in ipairs(messages) do
+  count = count + return_message(consumer, field, is_delivered, {}, is_refused)
 end
 return count

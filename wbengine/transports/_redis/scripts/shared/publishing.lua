@@ -8,7 +8,7 @@
 
 local messages_by_queue, total = {}, 0
 local function check_batch(batch)
-  if batch.version ~= read_version() then return read_routing() end
+  if #batch.messages > 0 and batch.version ~= read_version() then return read_routing() end
   for _, message in ipairs(batch.messages) do
     if message.body ~= '' and call('EXISTS', prefix .. 'b:' .. message.body) == 0 then
       return false
