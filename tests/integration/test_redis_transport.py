@@ -20,7 +20,6 @@ from tests.support.redis_ends import SOON, End
 from tests.support.workers import until
 from wbengine import exceptions
 from wbengine.transports import resolve
-from wbengine.transports._redis import redis_broker as transport
 from wbengine.transports._redis import redis_link
 from wbengine.transports._redis.redis_link import LOST, Link, Place
 
@@ -521,7 +520,7 @@ def test_downtime_of_server_does_not_make_consumers_dead(ends, client):
 )
 def test_wrong_url_is_refused(url, why):
     with pytest.raises(ValueError, match=why):
-        transport.place(url)
+        Place.parse(url)
 
 
 def test_urls_are_parsed_and_displayed_without_secrets():

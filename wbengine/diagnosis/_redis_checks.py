@@ -30,7 +30,7 @@ def check(place: Place) -> Iterator[Finding]:
     where: redis_link.Place = place.target.place
     pool = redis_link.Pool(where, exceptions.TransportFailure)
     try:
-        info = pool.call("INFO").decode(errors="replace")
+        info = pool.info()
         before = time.time()
         seconds, micros = pool.call("TIME")
         after = time.time()
@@ -41,8 +41,7 @@ def check(place: Place) -> Iterator[Finding]:
         return
     finally:
         pool.close()
-    lines = dict(entry.split(":", 1) for entry in info.splitlines() if ":" in entry)
-    findings = list(_problems({name: value.strip() for name, value in lines.items()}))
+    findings = list(_problems(info))
     yield from findings or [good(_CHECK, f"{where.shown} stores data durably")]
     theirs = int(seconds) + int(micros) / 1e6
     yield from check_clock(

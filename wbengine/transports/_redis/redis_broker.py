@@ -34,25 +34,17 @@ from wbengine.transports._broker import MAX_READY, Broker, Consumer, Delivery, F
 from wbengine.transports._ledger import Opening, RowAccess
 from wbengine.transports._redis import redis_link, redis_scripts
 from wbengine.transports._redis.redis_link import LOST, BlockingWait, Link, Place
-from wbengine.transports._redis.redis_scripts import (
-    Binding,
-    DeclaredQueue,
-    Take,
-    TakenEntry,
-)
+from wbengine.transports._redis.redis_scripts import Binding, DeclaredQueue, Take, TakenEntry
 from wbengine.transports._routing import Routes
 
-__all__ = ["RedisBroker", "place"]
+__all__ = ["RedisBroker"]
 
 LOG = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-
 #: Interval at which a connection refreshes its keys and requeues messages of dead consumers.
 _SWEEP_SECONDS: Final = 2.0
-#: Minimum of `dead_after`: consumers report each second, and one report may be late.
-_MIN_DEAD_AFTER_SECONDS: Final = 1.5
 #: Pause while some consumers have no capacity.
 _NO_CAPACITY_PAUSE_SECONDS: Final = 0.005
 _MAX_MESSAGES_PER_BATCH: Final = 64
@@ -63,19 +55,6 @@ _RECENT_LOSS_SECONDS: Final = 10.0
 _UNUSED_BODY_MILLISECONDS: Final = 60_000
 #: Size from which bodies are stored out of line, because Redis hashes all arguments of a script.
 _LARGE_BODY_BYTES: Final = 16 * 1024
-
-
-def place(url: str | None, options: dict[str, Any] | None = None) -> Place:
-    """Return the part of a Redis that a URL and transport options identify.
-
-    :raises ValueError: if they are invalid.
-    """
-    dead_after = (options or {}).get("dead_after", _MIN_DEAD_AFTER_SECONDS)
-    if not isinstance(dead_after, int | float) or not dead_after >= _MIN_DEAD_AFTER_SECONDS:
-        raise ValueError(
-            f"dead_after must be at least {_MIN_DEAD_AFTER_SECONDS} seconds, got {dead_after!r}"
-        )
-    return Place.parse(url or "redis://", options)
 
 
 #: Departures of consumers while Redis was unreachable. The next connection sends them first.

@@ -15,6 +15,8 @@ from wbengine.transports._broker import Broker
 from wbengine.transports._kinds import BrokerKind, Target
 
 NAMES: Final = ("redis", "rediss")
+#: Minimum of `dead_after`: consumers report each second, and one report may be late.
+_MIN_DEAD_AFTER_SECONDS: Final = 1.5
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ class RedisKind(BrokerKind):
         name = transport or (url or "").partition("://")[0]
         # A missing client is reported before other problems.
         try:
-            object_names.load(_MODULE)
+            object_names.load(_BROKER)
         except ImportError as error:
             message = installing.needs(f"transport {name!r}", "redis-py", "redis")
             raise ValueError(message) from error
@@ -56,7 +58,12 @@ class RedisKind(BrokerKind):
         return target
 
     def place(self, target: Target) -> Any:
-        return object_names.load(_MODULE).place(target.url, target.options)
+        dead_after = _dead_after(target)
+        if not isinstance(dead_after, int | float) or not dead_after >= _MIN_DEAD_AFTER_SECONDS:
+            raise ValueError(
+                f"dead_after must be at least {_MIN_DEAD_AFTER_SECONDS} seconds, got {dead_after!r}"
+            )
+        return object_names.load(_PLACE).parse(target.url, target.options)
 
     def shown(self, target: Target) -> str:
         return str(self.place(target).shown)
@@ -66,9 +73,8 @@ class RedisKind(BrokerKind):
         return super().check(target)
 
     def open(self, target: Target) -> Broker:
-        dead_after = target.options.get("dead_after", RedisOptions.dead_after)
-        broker: Broker = object_names.load(_MODULE).RedisBroker(
-            self.place(target), target.rows, dead_after
+        broker: Broker = object_names.load(_BROKER)(
+            self.place(target), target.rows, _dead_after(target)
         )
         return broker
 
@@ -102,6 +108,10 @@ class RedisKind(BrokerKind):
         return not names.isdisjoint(("AuthenticationError", "NoPermissionError"))
 
 
+def _dead_after(target: Target) -> Any:
+    return target.options.get("dead_after", RedisOptions.dead_after)
+
+
 def _is_of_redis(error: BaseException) -> bool:
     return type(error).__module__ == "redis.exceptions"
 
@@ -114,5 +124,6 @@ def _has_wrong_certificate(error: BaseException) -> bool:
 _PASSING_ERRORS: Final = ("ConnectionError", "TimeoutError", "ReadOnlyError", "OutOfMemoryError")
 #: Starts of other replies of a Redis that cannot write now.
 _PASSING_REPLIES: Final = ("MISCONF", "MASTERDOWN", "NOREPLICAS", "BUSY ")
-_MODULE: Final = "wbengine.transports._redis.redis_broker"
+_BROKER: Final = "wbengine.transports._redis.redis_broker:RedisBroker"
+_PLACE: Final = "wbengine.transports._redis.redis_link:Place"
 KIND: Final = RedisKind()

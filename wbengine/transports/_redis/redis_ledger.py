@@ -104,7 +104,7 @@ class RedisLedger(_ledger.Ledger):
         self._life = self._intact_since = 0
         #: Format of its keys.
         self._version = data_formats.REDIS.written
-        self._count_lock = threading.Lock()
+        self._lock = threading.Lock()
         #: Identity of this object at the server.
         self.user = uuid.uuid4().hex + (redis_scripts.CONSUMER if consumes else "")
         self._claim_names = map(f"{self.user}:%d".__mod__, itertools.count(1))
@@ -112,7 +112,6 @@ class RedisLedger(_ledger.Ledger):
         # without a reply.
         self._session, self._wanted_session = -1, 0
         self._unanswered_claims: list[ClaimAttempt] = []
-        self._session_lock = threading.Lock()
         self._rows = itertools.count(1)
         self._holders: set[str] = set()
         # The identity, and earlier ones, before losses of data. The server has not confirmed an
@@ -168,7 +167,7 @@ class RedisLedger(_ledger.Ledger):
     def greet(self, link: Link) -> None:
         """Send the last known run id and count, so that the server can detect a loss of data."""
         arrival = link.run(redis_scripts.arrive(self._run_id, self._count))
-        with self._count_lock:
+        with self._lock:
             previous, self._run_id = self._run_id, arrival.run_id
             # Other threads may have received a higher count.
             self._count = (
@@ -186,7 +185,7 @@ class RedisLedger(_ledger.Ledger):
             )
 
     def note_count(self, count: int) -> None:
-        with self._count_lock:
+        with self._lock:
             self._count = max(self._count, count)
 
     def _claim(self, id: str, epoch: int, holder: str) -> _ledger.Claim:
@@ -395,7 +394,7 @@ class RedisLedger(_ledger.Ledger):
 
     def _end_session(self, session: int, claim: ClaimAttempt | None = None) -> None:
         """Request a new session. After the next call, late commands of this one have no effect."""
-        with self._session_lock:
+        with self._lock:
             self._wanted_session = max(self._wanted_session, session + 1)
             if claim is not None:
                 self._unanswered_claims.append(claim)
@@ -403,10 +402,10 @@ class RedisLedger(_ledger.Ledger):
     def _reconcile(self) -> None:
         if self._session >= self._wanted_session:
             return
-        with self._session_lock:
+        with self._lock:
             session, unanswered = self._wanted_session, tuple(self._unanswered_claims)
         life, _ = self._pool.run(redis_scripts.reconcile(self.user, session, unanswered))
-        with self._session_lock:
+        with self._lock:
             self._life = life
             self._session = max(self._session, session)
             self._unanswered_claims = [
@@ -415,7 +414,7 @@ class RedisLedger(_ledger.Ledger):
 
     def _read_server_info(self) -> None:
         try:
-            info = self._pool.call("INFO").decode(errors="replace")
+            info = self._pool.info()
         except exceptions.LedgerFailure as error:
             if self.place.shown not in _warned_places:
                 _warned_places.add(self.place.shown)
@@ -425,11 +424,10 @@ class RedisLedger(_ledger.Ledger):
                     error,
                 )
             return
-        lines = dict(line.split(":", 1) for line in info.splitlines() if ":" in line)
-        if lines.get("uptime_in_seconds", "").isdecimal():
-            started = time.monotonic() - int(lines["uptime_in_seconds"])
+        if info.get("uptime_in_seconds", "").isdecimal():
+            started = time.monotonic() - int(info["uptime_in_seconds"])
             self._pool.lost_at = max(self._pool.lost_at, started)
-        if lines.get("aof_enabled") == "0" and self.place.shown not in _warned_places:
+        if info.get("aof_enabled") == "0" and self.place.shown not in _warned_places:
             _warned_places.add(self.place.shown)
             LOG.warning(
                 "%s has no append-only file: a restart deletes the rows of the ledger,"

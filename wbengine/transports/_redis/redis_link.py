@@ -425,6 +425,11 @@ class Pool:
         """Send a command like `run`, and return only the reply."""
         return self._with_link(lambda link: link.call(*args))[0]
 
+    def info(self) -> dict[str, str]:
+        """Return what the server reports about itself."""
+        text = self.call("INFO").decode(errors="replace")
+        return dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+
     def _with_link(self, work: Callable[[Link], T]) -> tuple[T, bool]:
         is_retry = False
         while True:
