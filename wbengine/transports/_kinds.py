@@ -50,6 +50,8 @@ _ALIASES: Final[Mapping[str, str]] = {
 _COMBINED: Final = ("mongodb", "sqla", "sqlalchemy")
 #: The kind of all transports that only kombu has.
 _OF_KOMBU: Final = "wbengine.transports._kombu_kind:KIND"
+#: Minimum of `dead_after`: consumers report each second, and one report may be late.
+_MIN_DEAD_AFTER_SECONDS: Final = 1.5
 
 
 @dataclass(frozen=True)
@@ -302,6 +304,18 @@ def check_options(kind: TransportKind, options: Mapping[str, Any]) -> None:
     interval = options.get("polling_interval")
     if interval is not None and not (type(interval) in (int, float) and 0 < interval < math.inf):
         raise ValueError(f"polling_interval must be a number above 0, got {interval!r}")
+
+
+def check_dead_after(options: Mapping[str, Any]) -> None:
+    """Check the transport option `dead_after`.
+
+    :raises ValueError: if it is invalid.
+    """
+    seconds = options.get("dead_after", _MIN_DEAD_AFTER_SECONDS)
+    if not isinstance(seconds, int | float) or not seconds >= _MIN_DEAD_AFTER_SECONDS:
+        raise ValueError(
+            f"dead_after must be at least {_MIN_DEAD_AFTER_SECONDS} seconds, got {seconds!r}"
+        )
 
 
 def masked(url: str) -> str:

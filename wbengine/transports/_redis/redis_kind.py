@@ -12,11 +12,9 @@ from wbengine._introspection import object_names
 from wbengine._redis import client_options
 from wbengine.transports import _reasons
 from wbengine.transports._broker import Broker
-from wbengine.transports._kinds import BrokerKind, Target
+from wbengine.transports._kinds import BrokerKind, Target, check_dead_after
 
 NAMES: Final = ("redis", "rediss")
-#: Minimum of `dead_after`: consumers report each second, and one report may be late.
-_MIN_DEAD_AFTER_SECONDS: Final = 1.5
 
 
 @dataclass(frozen=True)
@@ -51,6 +49,7 @@ class RedisKind(BrokerKind):
         named_options.check_known(
             "the redis transport", options, named_options.option_names(RedisOptions)
         )
+        check_dead_after(options)
         if exchange is not None:
             options.setdefault("prefix", exchange)
         target = Target(url or f"{name}://", self.name, self, options)
@@ -58,11 +57,6 @@ class RedisKind(BrokerKind):
         return target
 
     def place(self, target: Target) -> Any:
-        dead_after = _dead_after(target)
-        if not isinstance(dead_after, int | float) or not dead_after >= _MIN_DEAD_AFTER_SECONDS:
-            raise ValueError(
-                f"dead_after must be at least {_MIN_DEAD_AFTER_SECONDS} seconds, got {dead_after!r}"
-            )
         return object_names.load(_PLACE).parse(target.url, target.options)
 
     def shown(self, target: Target) -> str:
@@ -73,9 +67,8 @@ class RedisKind(BrokerKind):
         return super().check(target)
 
     def open(self, target: Target) -> Broker:
-        broker: Broker = object_names.load(_BROKER)(
-            self.place(target), target.rows, _dead_after(target)
-        )
+        dead_after = target.options.get("dead_after", RedisOptions.dead_after)
+        broker: Broker = object_names.load(_BROKER)(self.place(target), target.rows, dead_after)
         return broker
 
     def quick_options(self, seconds: float) -> dict[str, Any]:
@@ -106,10 +99,6 @@ class RedisKind(BrokerKind):
     def is_refusal(self, error: BaseException) -> bool:
         names = {cls.__name__ for cls in type(error).__mro__}
         return not names.isdisjoint(("AuthenticationError", "NoPermissionError"))
-
-
-def _dead_after(target: Target) -> Any:
-    return target.options.get("dead_after", RedisOptions.dead_after)
 
 
 def _is_of_redis(error: BaseException) -> bool:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 from wbengine._configuration import named_options
 from wbengine._imports import installing
 from wbengine._introspection import object_names
 from wbengine.transports._broker import Broker
-from wbengine.transports._kinds import BrokerKind, Target, check_options
+from wbengine.transports._kinds import BrokerKind, Target, check_dead_after, check_options
 
 #: Starts of PostgreSQL's states that may pass: a lost connection, a read-only server, a conflict,
 #: exhausted resources, a lock timeout, a cancelled statement or a server that starts or stops, an
@@ -32,9 +32,6 @@ _MYSQL_PASSING_CODES: Final = (
 #: MySQL's codes of errors of a server that refuses an account, or does not have the database.
 _MYSQL_REFUSALS: Final = (1044, 1045, 1049, 1130, 1142, 1143, 1227, 1251, 1370, 1410, 1698)
 _MYSQL_LOST: Final = (2006, 2013)
-
-#: Minimum of `dead_after`: consumers report each second, and one report may be late.
-_MIN_DEAD_AFTER_SECONDS: Final = 1.5
 
 
 @dataclass(frozen=True)
@@ -62,11 +59,7 @@ class SQLKind(BrokerKind):
         self, url: str | None, transport: Any, options: dict[str, Any], exchange: str | None
     ) -> Target:
         check_options(self, options)
-        dead_after = options.get("dead_after", _MIN_DEAD_AFTER_SECONDS)
-        if not isinstance(dead_after, int | float) or not dead_after >= _MIN_DEAD_AFTER_SECONDS:
-            raise ValueError(
-                f"dead_after must be at least {_MIN_DEAD_AFTER_SECONDS} seconds, got {dead_after!r}"
-            )
+        check_dead_after(options)
         if url is None:
             raise ValueError(f"The URL of a database is missing: {self.name}://USER@HOST/DATABASE")
         target = Target(url, self.name, self, options)
