@@ -399,14 +399,17 @@ def test_requeue_returns_the_message_to_its_place(server: Server, delivered: boo
     assert numbers == ["1r" if delivered else "1", "2"]
 
 
-def test_notify_wakes_up_only_for_a_queue_with_messages(server: Server) -> None:
-    server(scripts.notify("q"))
-    assert not server.client.exists(server.key("bell:q"))
-    server.publish(b"m")
-    server.client.delete(server.key("bell:q"))
-    for _ in range(2):
-        server(scripts.notify("q"))
-    assert server.client.llen(server.key("bell:q")) == 1
+def test_take_wakes_up_others_for_each_queue_that_it_leaves(server: Server) -> None:
+    server(scripts.declare("", [scripts.DeclaredQueue("later"), scripts.DeclaredQueue("empty")]))
+    server.publish(b"1", b"2")
+    server.publish(b"3", queue="later")
+    server.client.delete(*map(server.key, ("bell:q", "bell:later")))
+    server(scripts.join("c", "data"))
+    groups = [(1, ["q", "later", "empty"])]
+    taken = server(scripts.take(scripts.Take("c", "1", "", "", groups)))
+    assert taken is not None and [entry.data for entry in taken] == [b"1"]
+    assert server.client.exists(*map(server.key, ("bell:q", "bell:later"))) == 2
+    assert not server.client.exists(server.key("bell:empty"))
 
 
 def test_end_wait_ends_the_next_wait_of_the_consumer(server: Server) -> None:

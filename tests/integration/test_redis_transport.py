@@ -123,16 +123,20 @@ def test_consumer_that_takes_one_of_two_messages_wakes_the_next(ends):
 
 @pytest.mark.usefixtures("patient")
 def test_woken_consumer_without_credit_wakes_another(ends, client):
-    full, other, sender = ends().queue("q", "k").store, ends().store, ends()
+    full, other, sender = ends().queue("q", "k"), ends(), ends()
+    full.consume("q", prefetch=2, ack=False)
+    sender.send(0)
+    full.drain(1)
+    full.assert_no_message()  # still blocks in the server
+    until(lambda: waiting(client) == 1)
+    full.channel.basic_qos(0, 1, False)
     with ThreadPoolExecutor(1) as pool:
-        full.wait(0.01, ["q"])  # still blocks in the server
-        until(lambda: waiting(client) == 1)
-        rung = pool.submit(other.wait, None, ["q"])
+        rung = pool.submit(other.store.wait, None, ["q"])
         until(lambda: waiting(client) == 2)
         sender.send(1)  # wakes the first waiter
-        full.wait(SOON, [])
+        until(lambda: full.assert_no_message() or rung.done())
         rung.result(SOON)
-    assert len(other.take_many([(1, ["q"])])) == 1
+    assert len(other.store.take_many([(1, ["q"])])) == 1
 
 
 def test_lost_wake_up_delays_message_by_one_poll(ends, client):

@@ -453,19 +453,21 @@ class RedisBroker(Broker):
         ):
             return  # A consumer has capacity again.
         consumer = self._consumer_name or self._join()
-        end = self._waiting.wait(timeout, consumer, queues)
-        if end is not None:
-            self._end_wait(*end, queues)
+        for entries in self._waiting.wait(timeout, consumer, queues):
+            self._end_wait(entries)
 
-    def _begin_wait(self) -> Step[list[TakenEntry] | None]:
+    def _begin_wait(
+        self, queues: Sequence[str]
+    ) -> tuple[Sequence[str], Step[list[TakenEntry] | None]]:
         consumers = [each for each in self.consumers if each.queues]
         groups = [(each.reserve(), each.queues) for each in consumers]
         self._awaited = self._begin_take(groups, consumers)
-        return redis_scripts.take(self._awaited.take)
+        # An order may have reserved their capacity. A wake-up must reach a consumer that takes.
+        full = {queue for capacity, of_group in groups if not capacity for queue in of_group}
+        awaited_queues = [queue for queue in queues if queue not in full]
+        return awaited_queues, redis_scripts.take(self._awaited.take)
 
-    def _end_wait(
-        self, notified_queue: str, entries: Sequence[TakenEntry] | None, queues: Sequence[str]
-    ) -> None:
+    def _end_wait(self, entries: Sequence[TakenEntry] | None) -> None:
         self._end_take(self._awaited)
         consumers = self._awaited.consumers
         for entry in entries or ():
@@ -479,12 +481,10 @@ class RedisBroker(Broker):
         if entries is None:
             self._redeclare_after_loss()
             self._must_poll = True
-        if notified_queue and notified_queue not in queues:
-            self._run(redis_scripts.notify(notified_queue))
 
     def _recall(self) -> None:
         if self._waiting.is_blocked:
-            self._end_wait(*self._waiting.recall(), ())
+            self._end_wait(self._waiting.recall())
 
     def nudge(self) -> None:
         # Without a poll: the next wait ends at once if there are messages.

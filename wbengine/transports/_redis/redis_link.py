@@ -288,11 +288,15 @@ class BlockingWait(Link, Generic[T]):
     """
 
     def __init__(
-        self, place: Place, begin: Callable[[], Step[T]], poke: Callable[[], object]
+        self,
+        place: Place,
+        begin: Callable[[Sequence[str]], tuple[Sequence[str], Step[T]]],
+        poke: Callable[[], object],
     ) -> None:
         """Create a connection.
 
-        :param begin: called before each wait in the server; returns the script after it.
+        :param begin: called before each wait in the server, with the queues; returns those of them
+            from which the script after the wait takes messages, and this script.
         :param poke: ends the wait in the server.
         """
         super().__init__(place)
@@ -310,41 +314,41 @@ class BlockingWait(Link, Generic[T]):
         """Whether a wait continues in the server."""
         return bool(self._blocked_keys)
 
-    def wait(
-        self, timeout: float | None, consumer: str, queues: Sequence[str]
-    ) -> tuple[str, T] | None:
+    def wait(self, timeout: float | None, consumer: str, queues: Sequence[str]) -> Sequence[T]:
         """Wait for one of the queues, a nudge, or `POLL_SECONDS`.
 
-        :returns: the queue that woke the consumer, or '', and the result of the script; None if the
-            wait continues in the server. The queue may be that of an earlier call. A caller that
-            cannot consume from it must repeat the wake-up.
+        :returns: the result of the script; nothing if the wait continues in the server.
         :raises LOST: if the connection is lost or the server does not reply.
         :raises ResponseError: if the server refuses the wait or the script.
         """
-        keys = f"{self.place.prefix}n:{consumer}", *(f"{self.place.prefix}bell:{q}" for q in queues)
         if not self._blocked_keys:
-            self._step = self._begin()
+            queues, self._step = self._begin(queues)
+            keys = self._keys(consumer, queues)
             script = self._step.command(self.place.prefix)
             self.send_all((("BLPOP", *keys, POLL_SECONDS), script))
             self._blocked_keys = keys
             reply_timeout: float = self.place.settings["socket_timeout"]
             self._deadline = time.monotonic() + POLL_SECONDS + reply_timeout
-        elif not set(keys) <= set(self._blocked_keys):
-            return self.recall()
+        elif not set(self._keys(consumer, queues)) <= set(self._blocked_keys):
+            return (self.recall(),)
         remaining = self._deadline - time.monotonic()
         ready = self._ready(remaining if timeout is None else min(timeout, remaining))
         nudged = self._nudge.fd in ready
         if nudged:
             self._nudge.clear()
         if len(ready) > nudged and self._has_answer():
-            return self._receive()
+            return (self._receive(),)
         if time.monotonic() >= self._deadline:
             self.close()
             raise errors.TimeoutError(f"{self.place.shown} does not answer")
-        return None
+        return ()
 
-    def recall(self) -> tuple[str, T]:
-        """End the wait that continues in the server. Return what `wait` returns."""
+    def _keys(self, consumer: str, queues: Sequence[str]) -> tuple[str, ...]:
+        prefix = self.place.prefix
+        return f"{prefix}n:{consumer}", *(f"{prefix}bell:{queue}" for queue in queues)
+
+    def recall(self) -> T:
+        """End the wait that continues in the server. Return the result of the script."""
         self._poke()
         return self._receive()
 
@@ -364,16 +368,14 @@ class BlockingWait(Link, Generic[T]):
             self.close()
             raise
 
-    def _receive(self) -> tuple[str, T]:
+    def _receive(self) -> T:
         self._blocked_keys = ()
         try:
-            answer = self.receive()
+            self.receive()
         except errors.ResponseError:
             self.close()  # The reply of the script would be read as that of a later command.
             raise
-        name = answer[0].decode() if answer else ""
-        queue = name.partition("}:")[2].removeprefix("bell:") if "}:bell:" in name else ""
-        return queue, self.receive_result(self._step)
+        return self.receive_result(self._step)
 
     def pause(self, seconds: float) -> bool:
         """Wait only for a nudge, unless a wait is in the server. Return whether there was one."""

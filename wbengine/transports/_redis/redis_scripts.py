@@ -280,10 +280,6 @@ def requeue(
 
 
 @SCRIPTS.declare
-def notify(reply: Any, queue: str) -> None: ...
-
-
-@SCRIPTS.declare
 def end_wait(reply: Any, consumer: str) -> None: ...
 
 

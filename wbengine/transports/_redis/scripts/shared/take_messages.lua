@@ -24,7 +24,8 @@ local function take_messages(order)
   local claims, granted_ids, last_granted = nil, {}, nil
   local bytes, full = 0, false  -- of the batch
   for index, group in ipairs(order.groups) do
-    local capacity = tonumber(group[1])
+    local max_messages = tonumber(group[1])
+    local capacity = max_messages
     for _, queue in ipairs(group[2]) do
       local limit, held = capacity, {}
       local popped = limit > 0 and not full and call('ZPOPMIN', queue_key(queue), limit) or {}
@@ -57,8 +58,9 @@ local function take_messages(order)
         taken[#taken + 1] = {index - 1, queue, number, data, reply}
       end
       if #held > 0 then call('HSET', held_key(consumer), unpack(held)) end
-      -- One wake-up announces any number of messages, so the next consumer needs another one.
-      local is_limited = full or (#held > 0 and capacity == 0)
+      -- One wake-up announces any number of messages, so the next consumer needs another one. The
+      -- wake-up that ended a wait may be that of a later queue than those with the messages.
+      local is_limited = full or (capacity == 0 and max_messages > 0)
       if is_limited and call('ZCARD', queue_key(queue)) > 0 then wake(queue) end
     end
   end
