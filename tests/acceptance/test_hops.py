@@ -15,7 +15,7 @@ CEILINGS = {
     "parallel": 62,
     "worker-based memory": 113,
     "worker-based filesystem": 121,
-    "worker-based redis": 124,
+    "worker-based redis": 122,
     "worker-based rabbitmq": 120,
 }
 #: A lower count means that the trace is incomplete.
