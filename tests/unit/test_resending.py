@@ -14,7 +14,7 @@ from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.engines.worker_based._requests import effects as fx
 from wbengine.engines.worker_based._requests.recovery_with_ledger import MAX_FRONT_ROWS
 from wbengine.engines.worker_based._requests.tracker import RequestTracker
-from wbengine.transports._memory.memory_ledger import MemoryLedger
+from wbengine.transports._memory.memory_broker import MemoryLedger
 
 #: The loss of the worker of `a`, with a ledger: its row is reopened, or concluded.
 REOPENED: Final = "lost w1 > read a lost=w1; row a CLAIMED w1 lost=w1 > reopen a2; reopened a"
