@@ -22,15 +22,13 @@ from tests.support import brokers, outgoing, python, tcp_proxy
 from tests.support.waiting import RECONNECTED
 from tests.support.workers import REPOSITORY, until
 from wbengine import exceptions as exc
-from wbengine.engines.worker_based._connections import (
-    amqp_confirms,
-    consumer_loop,
-    kombu_connection,
-)
+from wbengine.engines.worker_based._connections import consumer_loop
 from wbengine.engines.worker_based._connections import receiver as receivers
 from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.engines.worker_based._messages import headers as hd
 from wbengine.engines.worker_based.proxy import Proxy
+from wbengine.transports._amqp import amqp_confirms
+from wbengine.transports._kombu import kombu_link
 
 
 @pytest.fixture
@@ -168,8 +166,7 @@ def test_unconfirmed_messages_are_published_again_in_order(through: Any, rabbitm
         assert a.proxy.flush(60)
         until(lambda: b.received == [0])
         between.stall()
-        confirms = a.proxy._sender._writer
-        assert confirms is not None
+        confirms = a.proxy._sender._writer.confirming
         for number in range(1, 100):
             a.send(number, "b")
         until(lambda: len(confirms.unconfirmed) == 99)
@@ -375,20 +372,20 @@ def test_slots_stay_occupied_across_reconnect(
 def test_long_task_is_acknowledged_early_and_keeps_its_slot(
     rabbitmq_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kombu_connection, "ACK_AFTER_SECONDS", 0.3)
+    monkeypatch.setattr(kombu_link, "ACK_AFTER_SECONDS", 0.3)
     side = Client(rabbitmq_url, "w", queues=("q",), slots=2, keeps=True)
     work = side.proxy.consumer.work
     with side.running() as w:
         for number in range(5):
             w.send(number, "q")
         until(lambda: w.received == [0, 1])
-        until(lambda: len(work._acknowledged_early) == 2)
+        until(lambda: len(work.channel.acknowledged_early) == 2)
         w.send(9, "w")
         until(lambda: 9 in w.received)
         assert w.received == [0, 1, 9]
         w.proxy.consumer.ack(w.messages[0])
         until(lambda: w.received == [0, 1, 9, 2])
-        until(lambda: len(work._acknowledged_early) == 2)
+        until(lambda: len(work.channel.acknowledged_early) == 2)
         w.proxy.consumer.ack(w.messages[1])
         w.proxy.consumer.ack(w.messages[3])
         until(lambda: w.received == [0, 1, 9, 2, 3, 4])

@@ -14,7 +14,7 @@ import pytest
 from tests.integration.rabbitmq_clients import Client, ReplyingWorker
 from tests.support import brokers, python, sample_tasks, workers
 from tests.support.workers import until
-from wbengine.engines.worker_based._connections import amqp_confirms
+from wbengine.transports._amqp import amqp_confirms
 
 
 @pytest.fixture

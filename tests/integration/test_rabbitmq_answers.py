@@ -17,7 +17,7 @@ from tests.integration.rabbitmq_clients import Client, ReplyingWorker, queues
 from tests.support import brokers, outgoing, sample_tasks, wiretap
 from tests.support.workers import until, worker_in_thread
 from wbengine import engines, task
-from wbengine.engines.worker_based._connections import amqp_receiver
+from wbengine.engines.worker_based._connections import consumer_loop, sender
 from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.patterns import unordered_flow
 
@@ -103,7 +103,7 @@ def test_deferred_reply_is_written_with_next_reply_or_alone(rabbitmq_url: str) -
         for number in range(3):
             e.send(number, "q")
         until(lambda: len(w.received) == 2)
-        line = w.proxy.consumer._receiver.replies._channel.connection
+        line = w.messages[0].channel.connection
         with line._socket._writing:  # no other thread writes meanwhile
             assert w.answer(w.messages[0], soon=True)
             assert w.answer(w.messages[1])
@@ -162,9 +162,7 @@ def test_reply_is_refused_while_its_connection_is_blocked_or_lost(
         e.send(1, "q")
         until(lambda: w.received == [1])
         message = w.messages[0]
-        receiver = w.proxy.consumer._receiver
-        assert receiver is not None and receiver.replies is not None
-        connection = receiver.replies.confirms.channel.connection
+        connection = message.channel.connection
         connection.accepting_since = math.inf
         assert not w.answer(message)
         connection.accepting_since = 0.0
@@ -198,7 +196,7 @@ def test_reply_that_broker_refuses_fails_alone(
     """The reply closes its channel once and is published again on another one. After a pause, later
     replies use the original channel again.
     """
-    monkeypatch.setattr(amqp_receiver, "REFUSED_PAUSE_SECONDS", 5.0)
+    monkeypatch.setattr(consumer_loop, "REFUSED_PAUSE_SECONDS", 5.0)
     vhost = rabbitmq_url.rpartition("/")[2]
     failed: list[BaseException] = []
     with (
@@ -265,7 +263,7 @@ def test_messages_of_each_publishing_thread_arrive_in_order(rabbitmq_url: str) -
 def test_delayed_acknowledgements_cover_exactly_acknowledged_messages(
     rabbitmq_url: str, rabbitmq_server: brokers.Rabbitmq, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(amqp_receiver, "ACK_DELAY_SECONDS", 3600.0)
+    monkeypatch.setattr(sender, "_CALLS_DEFERRED_SECONDS", 3600.0)
     with Client(rabbitmq_url, "e", keeps=True).running() as e:
         e.proxy.consumer.keeps_queue = True
         for number in range(200):

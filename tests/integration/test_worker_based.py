@@ -23,9 +23,9 @@ from wbengine import engines, exceptions, task
 from wbengine._calls import invocation
 from wbengine.engines.worker_based import executor as executors
 from wbengine.engines.worker_based import worker as workers
-from wbengine.engines.worker_based._connections import receiver as receivers
 from wbengine.engines.worker_based._engine_side import tracker_events
 from wbengine.patterns import linear_flow, unordered_flow
+from wbengine.transports._broker import Broker
 
 #: More tasks than an error message lists.
 MANY = (
@@ -310,7 +310,7 @@ def test_full_disk_delays_replies_but_loses_none(
 def test_removed_queues_and_bindings_are_restored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(receivers, "DECLARE_SECONDS", 0.1)
+    monkeypatch.setattr(Broker, "declare_seconds", 0.1)
     broker = tmp_path / "broker"
     with worker(f"filesystem://{broker}"):
         shutil.rmtree(broker.rename(tmp_path / "away"))

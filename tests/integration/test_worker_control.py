@@ -329,7 +329,10 @@ def test_running_reply_is_omitted_if_unsent_when_task_ends(
     }
     headers = {hd.WBE_VERSION: hd.VERSION} if ours else {}
     properties = {"type": "REQUEST", "correlation_id": "id-1", "reply_to": "e"}
-    message = types.SimpleNamespace(properties=properties, headers=headers, delivery_info={})
+    channel = types.SimpleNamespace(answer=lambda *args: False)
+    message = types.SimpleNamespace(
+        properties=properties, headers=headers, delivery_info={}, channel=channel
+    )
     made._runner.take(body, message)
     queued = made._proxy._sender._queue
     until(lambda: queued and queued[-1].envelope.body["state"] == SUCCESS)

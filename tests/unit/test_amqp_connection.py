@@ -50,7 +50,7 @@ class Ends:
         self.amqp = AmqpConnection(connection)
 
     def open_channel(self) -> AmqpChannel:
-        return self.amqp.channel("x")
+        return self.amqp.channel("x", AmqpChannel)
 
     def took(self) -> bytes:
         found = b""
@@ -125,7 +125,7 @@ def test_received_frames_reach_their_receivers_in_order(ends: Ends) -> None:
     ends.others = told
     ends.amqp.raw.on_inbound_frame = told.append
     channel = ends.open_channel()
-    channel.consume("q", "consumer", told.append)
+    channel.start("q", "consumer", told.append)
     channel.on_receipt = lambda number, multiple: told.append((number, multiple))
     unknown = struct.pack(">HH", 10, 60) + b"\7reasons"
     receipt = struct.pack(">HHQB", 60, 80, 12, 1)
@@ -159,7 +159,7 @@ def test_received_frames_reach_their_receivers_in_order(ends: Ends) -> None:
 def test_each_delivery_is_acknowledged_once(ends: Ends) -> None:
     got: list[Any] = []
     channel = ends.open_channel()
-    channel.consume("q", "consumer", got.append)
+    channel.start("q", "consumer", got.append)
     for tag in range(1, 7):
         ends.theirs.send(delivered(amqp.Message(b"", type="t"), tag))
     assert ends.amqp.wait(60)
@@ -181,7 +181,7 @@ def test_each_delivery_is_acknowledged_once(ends: Ends) -> None:
 def test_writes_inside_together_are_sent_at_exit_or_by_another_thread(ends: Ends) -> None:
     got: list[Any] = []
     channel = ends.open_channel()
-    channel.consume("q", "consumer", got.append)
+    channel.start("q", "consumer", got.append)
     ends.theirs.send(delivered(amqp.Message(b"", type="t"), 1))
     assert ends.amqp.wait(60)
     ends.amqp.read()

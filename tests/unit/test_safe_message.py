@@ -10,7 +10,7 @@ import pytest
 from tests.support.brokers import Place
 from wbengine import exceptions
 from wbengine.engines.worker_based._messages import envelope as env
-from wbengine.transports import _safe_message
+from wbengine.transports._kombu import safe_message
 
 #: Expands to one megabyte.
 BOMB = bz2.compress(b'{"a": 1}' + b" " * 1_000_000)
@@ -25,12 +25,12 @@ def connection(request: pytest.FixtureRequest) -> kombu.Connection:
 def _sent(connection: kombu.Connection, body: bytes, **more: object) -> kombu.Message:
     """Publish a message and return it as received."""
     with connection:
-        channel = _safe_message.channel_of(connection)
+        channel = safe_message.channel_of(connection)
         queue = kombu.Queue("wary", kombu.Exchange(""), routing_key="wary")(channel)
         queue.declare()
         kombu.Producer(channel).publish(body, routing_key="wary", **more)
         found = queue.get(no_ack=True)
-    assert isinstance(found, _safe_message.Message)
+    assert isinstance(found, safe_message.Message)
     return found
 
 

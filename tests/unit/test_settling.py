@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 
 from wbengine.engines.worker_based import proxy
-from wbengine.engines.worker_based._connections import amqp_receiver
 
 
 class Broken:
-    """AMQP channel whose connection is lost."""
+    """Consumer whose connection is lost."""
 
     def __getattr__(self, name: str) -> Any:
         def fail(*args: Any, **kwargs: Any) -> Any:
@@ -24,8 +23,11 @@ class Broken:
 class Delivered:
     """Message of an earlier connection."""
 
-    channel, delivery_tag, delivery_info, headers = object(), 1, None, None
+    channel, delivery_tag, delivery_info, headers = Broken(), 1, None, None
     acknowledged = False
+
+    def requeue(self) -> None:
+        raise ConnectionResetError("gone")
 
 
 class Side(proxy.Proxy):
@@ -34,11 +36,10 @@ class Side(proxy.Proxy):
     def __init__(self) -> None:
         super().__init__("me", "x", url="amqp://localhost")
         self.consumer.consume_shared(["q"], 2)
-        assert isinstance(self.consumer.work, amqp_receiver.AmqpPrefetcher)
         self.work = self.consumer.work
-        self.work.channel = Broken()
+        self.work.channel = Broken()  # type: ignore[assignment]
         self.messages = [Delivered(), Delivered()]
-        self.work.held.update(dict.fromkeys(self.messages, 0.0))
+        self.work.held.update(dict.fromkeys(self.messages))
 
     def turn(self) -> None:
         """Run the pending calls as the consumer thread does, on one connection after another."""

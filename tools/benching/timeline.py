@@ -45,7 +45,7 @@ PARTS: dict[str, tuple[str, ...]] = {
         f"{_WIRE}.protocol:Request.encode",
         "wbengine._text.json_text:encode",
         f"{_WIRE}._worker_side.jobs:ReplyFactory.succeeded",
-        f"{_WIRE}._connections.amqp_confirms:PublisherConfirms.prepare",
+        "wbengine.transports._amqp.amqp_confirms:PublisherConfirms.prepare",
         f"{_WIRE}._connections.sender:OutgoingMessage.encode",
         "wbengine.transports._redis.redis_broker:RedisBroker.publish_with",
     ),
@@ -87,11 +87,11 @@ PARTS: dict[str, tuple[str, ...]] = {
     "connections": (
         f"{_WIRE}.proxy:Proxy.send",
         f"{_WIRE}.proxy:Proxy._on_message",
-        f"{_WIRE}._connections.amqp_receiver:AmqpConsumerLoop.answer",
+        f"{_WIRE}._connections.consumer_loop:ConsumerLoop.answer",
         "wbengine.transports._broker:Broker.drain",
-        f"{_WIRE}._connections.amqp_receiver:AmqpReceiver.drain",
-        f"{_WIRE}._connections.amqp_sender:AmqpSender._publish",
-        f"{_WIRE}._connections.amqp_confirms:ReplyPublisher.answer",
+        "wbengine.transports._amqp.amqp_link:AmqpLink.drain",
+        "wbengine.transports._amqp.amqp_writer:AmqpWriter.write",
+        "wbengine.transports._amqp.amqp_confirms:ReplyPublisher.answer",
         "wbengine.transports._folder.folder_broker:FileBroker.publish_many",
         "wbengine.transports._folder.folder_broker:FileBroker._finish",
         "wbengine.transports._folder.folder_broker:FileBroker.take_many",
@@ -145,10 +145,10 @@ SENDS = {
     "wbengine.transports._redis.redis_broker:RedisBroker.publish_with": (
         "wbengine.transports._redis.redis_link:Link.send_all"
     ),
-    f"{_WIRE}._connections.amqp_sender:AmqpSender._publish": (
+    "wbengine.transports._amqp.amqp_writer:AmqpWriter.write": (
         "wbengine.transports._amqp.amqp_socket:AmqpSocket.flush"
     ),
-    f"{_WIRE}._connections.amqp_confirms:ReplyPublisher.answer": (
+    "wbengine.transports._amqp.amqp_confirms:ReplyPublisher.answer": (
         "wbengine.transports._amqp.amqp_socket:AmqpSocket.flush"
     ),
     "wbengine.transports._folder.folder_broker:FileBroker.publish_many": (

@@ -25,6 +25,7 @@ from wbengine import exceptions
 from wbengine._logs.repeated_messages import RareWarnings
 from wbengine.transports import _encoding
 from wbengine.transports._ledger import Opening
+from wbengine.transports._receiving import MessageConsumer, ReceivingLink
 
 LOG = logging.getLogger(__name__)
 
@@ -140,7 +141,7 @@ class Finish(NamedTuple):
 Handle = Callable[[Delivery], object]
 
 
-class Broker(abc.ABC):
+class Broker(ReceivingLink):
     """A connection to one of wbengine's own brokers.
 
     Only the draining thread may call `refresh`, `take_many`, `watch`, `unwatch`, `wait` and
@@ -154,14 +155,13 @@ class Broker(abc.ABC):
     batch = 1
     #: Whether the broker reads labels (see `_encoding.label`).
     labels = False
+    declare_seconds = 60.0
     # Names of kombu.
     recoverable_connection_errors: tuple[type[BaseException], ...] = (ConnectionError,)
     channel_errors: tuple[type[BaseException], ...] = ()
 
     def __init__(self) -> None:
         self.consumers: list[Consumer] = []
-        #: Called for each message that cannot be read.
-        self.on_discard: Callable[[], object] | None = None
         #: Rate-limited warnings about such messages, by queue.
         self.discards = RareWarnings(LOG)
         self._woken = False
@@ -196,6 +196,16 @@ class Broker(abc.ABC):
         connections, so messages that arrive during a reconnect are not lost.
         """
 
+    def declare(self, layout: Any, shared: Sequence[str]) -> None:
+        layout.declare_queues_on(self, shared)
+
+    def consumer(self, handle: Handle, outbox: object) -> Consumer:
+        return Consumer(self, handle)
+
+    def end(self, layout: Any, remove: bool, unused: Sequence[str]) -> None:
+        if remove:
+            self.delete_queue(layout.topic)
+
     @abc.abstractmethod
     def delete_queue(self, queue: str) -> int:
         """Delete the queue with its bindings and messages. Return the number of waiting ones."""
@@ -227,7 +237,7 @@ class Broker(abc.ABC):
     def bindings(self) -> Iterable[tuple[str, str, str]]:
         """Return all bindings as (queue, exchange, key)."""
 
-    def check_size(self, frame: Frame) -> None:  # noqa: B027
+    def check_size(self, frame: Frame) -> None:
         """Check that a message is not larger than the server permits.
 
         :raises TooLarge: if it is.
@@ -292,10 +302,10 @@ class Broker(abc.ABC):
         """
         return None
 
-    def confirm_taken(self, take_order: Any, undelivered: Sequence[Delivery]) -> None:  # noqa: B027
+    def confirm_taken(self, take_order: Any, undelivered: Sequence[Delivery]) -> None:
         """Confirm the messages that `finish` took. The `undelivered` ones are requeued."""
 
-    def fail_taken(self, take_order: Any) -> None:  # noqa: B027
+    def fail_taken(self, take_order: Any) -> None:
         """Close this connection, because it is unknown which messages `finish` took."""
 
     @abc.abstractmethod
@@ -325,7 +335,7 @@ class Broker(abc.ABC):
         returned.
         """
 
-    def fetch(self, deliveries: Iterable[Delivery]) -> None:  # noqa: B027
+    def fetch(self, deliveries: Iterable[Delivery]) -> None:
         """Load the bodies that are stored out of line."""
 
     @abc.abstractmethod
@@ -561,7 +571,7 @@ class Order:
                 self.consumer.put_back(undelivered)
 
 
-class Consumer:
+class Consumer(MessageConsumer):
     """Takes messages from queues and calls `handle(message)` in the draining thread.
 
     At most `limit` delivered messages are unacknowledged (0: unlimited). When the consumer is

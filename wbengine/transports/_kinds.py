@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import kombu
 from kombu.transport import TRANSPORT_ALIASES
@@ -18,6 +18,10 @@ from wbengine._configuration import default_broker, named_options, plugins, serv
 from wbengine._introspection import object_names
 from wbengine.transports._broker import Broker
 from wbengine.transports._ledger import RowAccess
+from wbengine.transports._receiving import ReceivingLink
+
+if TYPE_CHECKING:
+    from wbengine.transports._publishing import Writer
 
 #: Entry point group of transports.
 GROUP: Final = "wbengine.transports"
@@ -49,7 +53,7 @@ _ALIASES: Final[Mapping[str, str]] = {
 #: Transports of kombu with a second part in the scheme, as in `sqla+postgresql://`.
 _COMBINED: Final = ("mongodb", "sqla", "sqlalchemy")
 #: The kind of all transports that only kombu has.
-_OF_KOMBU: Final = "wbengine.transports._kombu_kind:KIND"
+_OF_KOMBU: Final = "wbengine.transports._kombu.kombu_kind:KIND"
 #: Minimum of `dead_after`: consumers report each second, and one report may be late.
 _MIN_DEAD_AFTER_SECONDS: Final = 1.5
 
@@ -143,6 +147,22 @@ class TransportKind(abc.ABC):
         :raises ValueError: if it cannot be used.
         """
 
+    @abc.abstractmethod
+    def link(self, connection: Any, layout: Any, replies_from: float) -> ReceivingLink:
+        """Return the interface for receiving on an open connection.
+
+        :param layout: the `Topology` of this process.
+        :param replies_from: see `AmqpLink`.
+        """
+
+    @abc.abstractmethod
+    def writer(self, connection: Any, layout: Any, outbox: Any, is_careful: bool) -> Writer:
+        """Return the interface for publishing on an open connection; see `link`.
+
+        :param outbox: the sender, to which the writer reports.
+        :param is_careful: see `Writer`.
+        """
+
     def shown(self, target: Target) -> str:
         """Return the URL without passwords and options."""
         return masked(target.url or self.name)
@@ -175,6 +195,15 @@ class BrokerKind(TransportKind):
         if not self.is_in_process:
             eventlet.check_poll(f"the broker at {target.shown}")
         return False
+
+    def link(self, connection: Any, layout: Any, replies_from: float) -> ReceivingLink:
+        return connection  # type: ignore[no-any-return]
+
+    def writer(self, connection: Any, layout: Any, outbox: Any, is_careful: bool) -> Writer:
+        # Not at the start: commands that publish nothing load this module too.
+        from wbengine.transports._publishing import BrokerWriter
+
+        return BrokerWriter(connection, layout)
 
     @abc.abstractmethod
     def place(self, target: Target) -> Any:

@@ -15,14 +15,10 @@ from typing import Any, Final
 
 from wbengine import exceptions as exc
 from wbengine import transports
-from wbengine._introspection import object_names
 from wbengine._security.keys import Keyring
 from wbengine.engines.worker_based import dispatcher, protocol
 from wbengine.engines.worker_based._connections import topology
-from wbengine.engines.worker_based._connections.consumer_loop import (
-    BrokerConsumerLoop,
-    ConsumerLoop,
-)
+from wbengine.engines.worker_based._connections.consumer_loop import ConsumerLoop
 from wbengine.engines.worker_based._connections.sender import (
     ECHO,
     NO_HOOKS,
@@ -34,9 +30,6 @@ from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.engines.worker_based._messages import signing
 
 LOG = logging.getLogger(__name__)
-
-_AMQP_CLASSES: Final = ("amqp_sender:AmqpSender", "amqp_receiver:AmqpConsumerLoop")
-_KOMBU_CLASSES: Final = ("kombu_connection:KombuSender", "kombu_connection:KombuConsumerLoop")
 
 
 class Proxy:
@@ -92,9 +85,8 @@ class Proxy:
         self._topology = topology.Topology(
             self._exchange_name, topic, self._bindings, self._interop, direct=self._is_direct
         )
-        sends, consumes = _connection_classes(self._target)
-        self._sender = sends(self._target, self._topology, self._exchange_name)
-        self.consumer: ConsumerLoop = consumes(
+        self._sender = Sender(self._target, self._topology, self._exchange_name)
+        self.consumer = ConsumerLoop(
             self._target,
             self._topology,
             self._dispatcher.refused,
@@ -213,12 +205,3 @@ class Proxy:
             if self._topology.direct:
                 self._topology.record_peer(env.sender_of(message), time.monotonic())
             self._dispatcher.on_message(data, message)
-
-
-def _connection_classes(target: transports.Target) -> tuple[type[Sender], type[ConsumerLoop]]:
-    """Return the classes that publish and receive. Those of other transports are not loaded."""
-    if target.is_native:
-        return Sender, BrokerConsumerLoop
-    names = _AMQP_CLASSES if target.amqp else _KOMBU_CLASSES
-    sends, consumes = (object_names.load(f"{topology.__package__}.{name}") for name in names)
-    return sends, consumes

@@ -8,9 +8,10 @@ import math
 import select
 import socket
 import struct
+import threading
 import time
-from collections.abc import Callable, Iterable
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar
 
 import kombu
 
@@ -24,8 +25,9 @@ _BEGIN: Final = struct.Struct(">BH")
 _METHOD: Final = struct.Struct(">II")
 _RECEIPT: Final = struct.Struct(">QB")
 
-
 Handle = Callable[[Delivery], None]
+
+C = TypeVar("C", bound="AmqpChannel")
 
 
 class AmqpConnection:
@@ -88,8 +90,9 @@ class AmqpConnection:
         self.accepting_since = time.monotonic()
         LOG.warning("the broker accepts messages again")
 
-    def channel(self, exchange: str = "") -> AmqpChannel:
-        channel = AmqpChannel(self, self._raw.channel(), exchange, self._raw.frame_max)
+    def channel(self, exchange: str, kind: Callable[..., C]) -> C:
+        """Return a new channel of a kind, for publishing to an exchange."""
+        channel = kind(self, self._raw.channel(), exchange, self._raw.frame_max)
         self._channels[channel.number] = channel
         return channel
 
@@ -228,8 +231,11 @@ class AmqpChannel:
         self._handlers: dict[str, Handle] = {}
         # Unacknowledged deliveries, in order.
         self._unacknowledged: dict[int, None] = {}
+        # Held from a claim until its frame is appended, so that no frame with `multiple` overtakes.
+        self._settling = threading.Lock()
 
-    def consume(self, queue: str, tag: str, handle: Handle, *, nowait: bool = False) -> None:
+    def start(self, queue: str, tag: str, handle: Handle, *, nowait: bool = False) -> None:
+        """Start a consumer of the broker."""
         self._handlers[tag] = handle
         self.raw.basic_consume(
             queue, consumer_tag=tag, callback=self._on_raw_delivery, nowait=nowait
@@ -262,30 +268,37 @@ class AmqpChannel:
         return self._frames.ack(delivery.delivery_tag)
 
     def ack(self, delivery: Delivery) -> None:
-        if self.claim(delivery):
-            self.connection.put(self.receipt(delivery))
-            self.connection.flush()
+        with self._settling:
+            if self.claim(delivery):
+                self.connection.put(self.receipt(delivery))
+        self.connection.flush()
 
-    def ack_many(self, deliveries: Iterable[Delivery]) -> None:
-        """`ack` deliveries, with one frame where possible. Only for the connection's thread."""
+    def ack_many(self, deliveries: Sequence[Delivery]) -> None:
+        """`ack` deliveries, with one frame where possible.
+
+        Do not claim deliveries of this channel at the same time.
+        """
         unclaimed = {each.delivery_tag: each for each in deliveries}
-        front = []
-        for tag in self._unacknowledged:
-            if tag not in unclaimed:
-                break
-            front.append(unclaimed.pop(tag))
-        for each in front:
-            self.claim(each)
-        if front:
-            self.connection.put(self._frames.ack(front[-1].delivery_tag, multiple=True))
-        for each in unclaimed.values():
-            if self.claim(each):
-                self.connection.put(self.receipt(each))
+        with self._settling:
+            front = []
+            for tag in tuple(self._unacknowledged):
+                if tag not in unclaimed:
+                    break
+                front.append(unclaimed.pop(tag))
+            for each in front:
+                self.claim(each)
+            if front:
+                self.connection.put(self._frames.ack(front[-1].delivery_tag, multiple=True))
+            for each in unclaimed.values():
+                if self.claim(each):
+                    self.connection.put(self.receipt(each))
         self.connection.flush()
 
     def reject(self, delivery: Delivery, requeue: bool) -> None:
-        if self.claim(delivery):
-            self.raw.basic_reject(delivery.delivery_tag, requeue=requeue)
+        """Reject a delivery. Only for the connection's thread."""
+        with self._settling:
+            if self.claim(delivery):
+                self.raw.basic_reject(delivery.delivery_tag, requeue=requeue)
 
     def frames(self, key: str, mandatory: bool, head: bytes, body: bytes) -> bytes:
         """Return the frames that publish a message.

@@ -234,8 +234,6 @@ class Frames:
 class Channel(Protocol):
     """The methods that a message calls on its channel."""
 
-    raw: Any
-
     def ack(self, delivery: Delivery) -> None: ...
     def reject(self, delivery: Delivery, requeue: bool) -> None: ...
 
@@ -245,7 +243,6 @@ class Delivery:
 
     __slots__ = (
         "acknowledged",
-        "amqp_channel",
         "body",
         "channel",
         "compressed",
@@ -260,7 +257,7 @@ class Delivery:
 
     def __init__(
         self,
-        amqp_channel: Channel,
+        channel: Any,
         consumer_tag: str,
         delivery_tag: int,
         redelivered: bool,
@@ -269,8 +266,7 @@ class Delivery:
         properties: dict[str, Any],
         body: bytes,
     ) -> None:
-        self.amqp_channel = amqp_channel
-        self.channel = amqp_channel.raw
+        self.channel = channel
         self.consumer_tag = consumer_tag
         self.delivery_tag = delivery_tag
         self.redelivered = redelivered
@@ -289,11 +285,11 @@ class Delivery:
         self.acknowledged = False
 
     @classmethod
-    def of(cls, raw: Any, amqp_channel: Channel) -> Delivery:
+    def of(cls, raw: Any, channel: Channel) -> Delivery:
         """Convert a message that py-amqp has read."""
         info = raw.delivery_info
         return cls(
-            amqp_channel,
+            channel,
             info.get("consumer_tag", ""),
             info["delivery_tag"],
             bool(info.get("redelivered")),
@@ -314,28 +310,28 @@ class Delivery:
         }
 
     def ack(self) -> None:
-        self.amqp_channel.ack(self)
+        self.channel.ack(self)
 
     def reject(self, requeue: bool = False) -> None:
-        self.amqp_channel.reject(self, requeue)
+        self.channel.reject(self, requeue)
 
     def requeue(self) -> None:
-        self.amqp_channel.reject(self, True)
+        self.channel.reject(self, True)
 
 
-def read(data: bytes, at: int, amqp_channel: Channel) -> tuple[Delivery, int] | None:
+def read(data: bytes, at: int, channel: Channel) -> tuple[Delivery, int] | None:
     """Decode the message whose first frame begins at offset `at` and is complete.
 
     :returns: the message and the offset after it; None if the message is incomplete, or if
         py-amqp must decode it.
     """
     try:
-        return _read(data, at, amqp_channel)
+        return _read(data, at, channel)
     except (struct.error, IndexError, ValueError):
         return None
 
 
-def _read(data: bytes, at: int, amqp_channel: Channel) -> tuple[Delivery, int] | None:
+def _read(data: bytes, at: int, channel: Channel) -> tuple[Delivery, int] | None:
     end = at + 7 + _SIZE.unpack_from(data, at + 3)[0]
     at += 11
     consumer, at = _text(data, at)
@@ -359,7 +355,7 @@ def _read(data: bytes, at: int, amqp_channel: Channel) -> tuple[Delivery, int] |
             return None
         body, at = data[at + 7 : end], end + 1
     return Delivery(
-        amqp_channel, consumer, tag, bool(redelivered & 1), exchange, key, message_properties, body
+        channel, consumer, tag, bool(redelivered & 1), exchange, key, message_properties, body
     ), at
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, urlsplit
 
 import kombu
@@ -16,6 +16,10 @@ from wbengine._configuration import named_options, server_urls, tls_options
 from wbengine._introspection import object_names
 from wbengine.transports._amqp import amqp_socket
 from wbengine.transports._kinds import KombuKind, Target
+
+if TYPE_CHECKING:
+    from wbengine.transports._publishing import Writer
+    from wbengine.transports._receiving import ReceivingLink
 
 #: Default of the transport option `heartbeat`. Both sides close the connection after two missing
 #: heartbeats.
@@ -166,6 +170,17 @@ class RabbitMQKind(KombuKind):
     def check_names(self, target: Target) -> None:
         for number in range(len(alternates(target.url))):
             self.connect(target, number)
+
+    def link(self, connection: Any, layout: Any, replies_from: float) -> ReceivingLink:
+        # Not at the start: an explanation of an error loads all kinds.
+        from wbengine.transports._amqp.amqp_link import AmqpLink
+
+        return AmqpLink(connection, layout, replies_from)
+
+    def writer(self, connection: Any, layout: Any, outbox: Any, is_careful: bool) -> Writer:
+        from wbengine.transports._amqp.amqp_writer import AmqpWriter
+
+        return AmqpWriter(connection, layout, outbox, is_careful)
 
     def connect(self, target: Target, number: int, **kwargs: Any) -> kombu.Connection:
         brokers = alternates(target.url)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import abc
 import functools
 import logging
 import math
@@ -17,13 +16,9 @@ from wbengine import transports
 from wbengine._concurrency import conditions
 from wbengine._concurrency.crash_points import crashpoint
 from wbengine.engines.worker_based._connections import connecting, topology
-from wbengine.engines.worker_based._connections.receiver import (
-    BrokerPrefetcher,
-    BrokerReceiver,
-    Prefetcher,
-    Receiver,
-)
+from wbengine.engines.worker_based._connections.receiver import Prefetcher, Receiver
 from wbengine.engines.worker_based._connections.sender import (
+    DEFERRED_SECONDS,
     DeliveryHooks,
     OutgoingMessage,
     Sender,
@@ -31,6 +26,7 @@ from wbengine.engines.worker_based._connections.sender import (
 from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.transports import _reasons
 from wbengine.transports._broker import Order
+from wbengine.transports._receiving import MessageConsumer
 
 LOG = logging.getLogger(__name__)
 
@@ -46,12 +42,15 @@ SHORT_DRAIN_SECONDS: Final = 0.05
 #: Pause before reconnecting to a broker that is reachable but does not work.
 RECONNECT_PAUSE_SECONDS: Final = 0.5
 
+#: After a refused operation, seconds in which replies use another channel.
+REFUSED_PAUSE_SECONDS: Final = 60.0
+
 
 def _nothing() -> None:
     return None
 
 
-class ConsumerLoop(abc.ABC):
+class ConsumerLoop:
     """Connects, passes on messages and reconnects, in the thread that calls `start`.
 
     `handle(message)` receives each message. Messages are acknowledged in the same thread. The
@@ -70,7 +69,7 @@ class ConsumerLoop(abc.ABC):
         self._target = target
         self._handle = handle
         #: The requests of shared queues. `consume_shared` sets the queues.
-        self.work: Any = self._prefetcher((), 0)
+        self.work = Prefetcher((), 0)
         self._topology = layout
         self._refused = refused
         self._sender = sender
@@ -87,6 +86,8 @@ class ConsumerLoop(abc.ABC):
         self._receiving_since = math.inf
         self._pending_calls: deque[Callable[[], None]] = deque()
         self._wake: Callable[[], None] | None = None
+        # Time after which replies are published on the channels of their requests.
+        self._replies_from = 0.0
         self._consumer = 0
         # Time of the next wake-up of the consumer's thread.
         self._sleeps_until = math.inf
@@ -110,7 +111,7 @@ class ConsumerLoop(abc.ABC):
     def is_blocked(self) -> bool:
         """Whether the broker currently reads nothing from the connection."""
         receiver = self._receiver
-        return receiver is not None and receiver.is_blocked
+        return receiver is not None and receiver.link.is_blocked
 
     @property
     def has_ended(self) -> bool:
@@ -229,31 +230,48 @@ class ConsumerLoop(abc.ABC):
         self._stopping.wait(SHORT_DRAIN_SECONDS if cut else RECONNECT_PAUSE_SECONDS)
 
     def _consume(self, connection: connecting.Connection) -> None:
-        receiver = self._receiver_of(connection)
+        link = self._target.kind.link(connection, self._topology, self._replies_from)
+        link.on_discard = self._count_discarded
+        receiver = Receiver(link, self._target, self._topology, self.work, self._sender)
         try:
             if not self._running.is_set():
                 self._sender.start()  # The sender connects in parallel.
-            receiver.begin(self._handle, self._on_work, self._send_later)
+            receiver.begin(self._handle, self._on_work)
             self._receiver, self.channel = receiver, receiver.channel
-            self._wake = receiver.wake
+            self._wake = link.wake
             self._receiving_since = time.monotonic()
             self._running.set()
             self._drain(receiver)
             self.channel = None
             receiver.end(remove=not self.keeps_queue)
         except BaseException as error:
-            receiver.drop()
-            self._on_error(error)
+            link.drop()
+            if link.refuses(error):
+                self._pause_replies(error)
             raise
         finally:
             self._wake = self.channel = self._receiver = None
             receiver.close()
 
+    def _count_discarded(self) -> None:
+        self._refused["unreadable"] += 1
+
+    def _pause_replies(self, error: BaseException) -> None:
+        # The sender can identify the reply that is the cause.
+        self._replies_from = time.monotonic() + REFUSED_PAUSE_SECONDS
+        LOG.warning(
+            "the broker refused an operation on the receiving channel (%s): for"
+            " %.0f s replies use another channel",
+            _reasons.explain(error),
+            REFUSED_PAUSE_SECONDS,
+        )
+
     def _drain(self, receiver: Receiver) -> None:
-        max_timeout = DRAIN_SECONDS if self._wake is not None else SHORT_DRAIN_SECONDS
+        link = receiver.link
+        max_timeout = DRAIN_SECONDS if link.can_wake else SHORT_DRAIN_SECONDS
         while not self._stopping.is_set():
             if self._pending_calls:
-                with receiver.together():
+                with link.together():
                     while self._pending_calls:
                         self._pending_calls.popleft()()
             # Set this before the checks: events after that wake this thread.
@@ -264,35 +282,22 @@ class ConsumerLoop(abc.ABC):
             waits_until = None if self._on_wait is None else self._on_wait()
             if self.on_iteration is not None:
                 self.on_iteration(receiver.last_message_at)
-            timeout = max_timeout
-            for due in (waits_until, self._acknowledge(now)):
-                if due is not None:
-                    timeout = min(timeout, max(0.001, due - time.monotonic()))
+            due = receiver.echo_due if waits_until is None else min(waits_until, receiver.echo_due)
+            timeout = min(max_timeout, max(0.001, due - time.monotonic()))
             self._sleeps_until = now + timeout
             try:
-                receiver.drain(timeout)
+                link.drain(timeout)
             except TimeoutError:
                 pass
-        self._finish_calls()
-
-    def _finish_calls(self) -> None:
         while self._pending_calls:
             self._pending_calls.popleft()()
-        self._acknowledge(math.inf)
-
-    def _acknowledge(self, now: float) -> float | None:
-        """Send the delayed acknowledgements that are due; return when the next ones are."""
-        return None
-
-    def _on_error(self, error: BaseException) -> None:  # noqa: B027
-        """Handle an error that ended the use of a connection."""
 
     def delete_private_queue(self, name: str) -> None:
         """Remove the private queue of a stopped process, unless it is used. Thread-safe."""
 
         def remove() -> None:
             if self._receiver is not None:
-                self._receiver.delete_private_queue(name)
+                self._receiver.link.delete_private_queue(name)
 
         self._pending_calls.append(remove)
         self._wake_consumer()
@@ -306,7 +311,7 @@ class ConsumerLoop(abc.ABC):
         call of `ack` or `return_unstarted`, which frees its slot. This takes effect at the next
         connection.
         """
-        self.work = self._prefetcher(queues, slots)
+        self.work = Prefetcher(queues, slots)
         self._topology.is_brief = True
 
     def pause_requests(self) -> None:
@@ -332,30 +337,56 @@ class ConsumerLoop(abc.ABC):
         """
         self.ack_many((message,))
 
-    @abc.abstractmethod
-    def ack_many(self, messages: Sequence[Any]) -> None: ...
+    def ack_many(self, messages: Sequence[Any]) -> None:
+        for consumer, group in grouped(messages).items():
+            settle_all(consumer, group)
+        self._free_many(messages)
 
-    @abc.abstractmethod
     def ack_later(self, *messages: Any) -> None:
-        """`ack` messages together with others, within about a second."""
+        """`ack` messages together with others, within milliseconds."""
+        self._sender.call_later(self.ack_many, *messages)
 
     def ack_answered(self, acknowledge: Callable[[list[Any]], object], jobs: Sequence[Any]) -> None:
         """Call `acknowledge(jobs)`, which calls `ack_many`, after their replies are published."""
-        acknowledge(list(jobs))
+        if self._target.is_native:
+            self._sender.call_later(acknowledge, *jobs)  # Later: `release_many` freed the slots.
+        else:
+            acknowledge(list(jobs))
 
-    def release_many(self, messages: Sequence[Any]) -> None:  # noqa: B027
+    def forget_many(self, messages: Sequence[Any]) -> None:
+        """Free the slots of messages that were acknowledged with their replies."""
+        for consumer, group in grouped(messages).items():
+            consumer.forget_many(group)
+        self._free_many(messages)
+
+    def _free_many(self, messages: Sequence[Any]) -> None:
+        work = self.work
+        for message in messages:
+            was_held = work.held.pop(message, self) is None
+            if was_held and message.channel is not work.channel:
+                self.call_soon(work.adjust)
+
+    def _free(self, message: Any) -> None:
+        self._free_many((message,))
+
+    def release_many(self, messages: Sequence[Any]) -> None:
         """Release the slots of requests that are about to be answered, if the sender keeps up.
 
         Thread-safe; only for brokers of wbengine.
         """
+        if self._sender.queue_length < _MAX_QUEUED_REPLIES_PER_SLOT * self.work.slots:
+            for consumer, group in grouped(messages).items():
+                consumer.release_many(group)
 
     def order(self, done: Sequence[Any]) -> Order | None:
         """Call `release_many` and return the order for `Broker.finish`, or None."""
-        return None
-
-    def forget_many(self, messages: Sequence[Any]) -> None:
-        """Free the slots of messages that were acknowledged with their replies."""
-        raise NotImplementedError
+        order = None
+        for consumer, group in grouped(done).items():
+            if consumer is self.work.channel:
+                order = consumer.order(group)
+            else:
+                consumer.release_many(group)
+        return order
 
     def requeue(self, message: Any, done: Callable[[], None] = _nothing) -> None:
         """Requeue a request and free its slot; then call `done()` in the consumer's thread.
@@ -366,7 +397,8 @@ class ConsumerLoop(abc.ABC):
 
         def settle() -> None:
             try:
-                self._settle(message, _requeue)
+                _requeue(message)
+                self._free_many((message,))
             finally:
                 done()
 
@@ -384,20 +416,6 @@ class ConsumerLoop(abc.ABC):
         # The copy must be published after consuming has ended, like requeued requests.
         self.call_soon(functools.partial(self._send_later, copy))
 
-    @abc.abstractmethod
-    def _settle(self, message: Any, how: Callable[[Any], None]) -> None:
-        """Settle a request with `how(message)`, and free its slot."""
-
-    @abc.abstractmethod
-    def _on_work(self, message: Any) -> None:
-        """Pass on a delivered request."""
-
-    @abc.abstractmethod
-    def _receiver_of(self, connection: Any) -> Receiver: ...
-
-    @abc.abstractmethod
-    def _prefetcher(self, queues: Sequence[str], slots: int) -> Prefetcher: ...
-
     def wake_by(self, due: float) -> None:
         if due < self._sleeps_until and threading.get_ident() != self._consumer:
             self._wake_consumer()
@@ -411,62 +429,18 @@ class ConsumerLoop(abc.ABC):
             both are sent together.
         :returns: False if the reply must be sent with the sender.
         """
-        return False
-
-
-class BrokerConsumerLoop(ConsumerLoop):
-    """Consumes from a broker of wbengine. Any thread acknowledges, in batches."""
-
-    def _receiver_of(self, connection: Any) -> Receiver:
-        return BrokerReceiver(connection, self._target, self._topology, self.work, self._refused)
-
-    def _prefetcher(self, queues: Sequence[str], slots: int) -> Prefetcher:
-        return BrokerPrefetcher(queues, slots)
-
-    def ack_many(self, messages: Sequence[Any]) -> None:
-        for consumer, group in grouped(messages, "channel").items():
-            settle_all(consumer, group)
-        self._free_many(messages)
-
-    def ack_later(self, *messages: Any) -> None:
-        self._sender.call_later(self.ack_many, *messages)
-
-    def ack_answered(self, acknowledge: Callable[[list[Any]], object], jobs: Sequence[Any]) -> None:
-        self._sender.call_later(acknowledge, *jobs)  # Later, so that no slot waits for it.
-
-    def forget_many(self, messages: Sequence[Any]) -> None:
-        for consumer, group in grouped(messages, "channel").items():
-            consumer.forget_many(group)
-        self._free_many(messages)
-
-    def _free_many(self, messages: Sequence[Any]) -> None:
-        work = self.work
-        for message in messages:
-            was_held = work.held.pop(message, None) is not None
-            if was_held and message.channel is not work.channel:
-                self.call_soon(work.adjust)
-
-    def release_many(self, messages: Sequence[Any]) -> None:
-        if self._sender.queue_length < _MAX_QUEUED_REPLIES_PER_SLOT * self.work.slots:
-            for consumer, group in grouped(messages, "channel").items():
-                consumer.release_many(group)
-
-    def order(self, done: Sequence[Any]) -> Order | None:
-        order = None
-        for consumer, group in grouped(done, "channel").items():
-            if consumer is self.work.channel:
-                order = consumer.order(group)
-            else:
-                consumer.release_many(group)
-        return order
-
-    def _settle(self, message: Any, how: Callable[[Any], None]) -> None:
-        how(message)
-        self.work.free(message)
+        if not request.channel.answer(message, request, self._free, soon):
+            return False
+        if soon:
+            self.wake_by(time.monotonic() + DEFERRED_SECONDS)
+        return True
 
     def _on_work(self, message: Any) -> None:
         work = self.work
-        work.held[message] = 0.0
+        if not message.channel.admits(message):
+            self.return_unstarted(message)
+            return
+        work.held[message] = None
         if message.channel is not work.channel:  # Its connection is being replaced.
             self.call_soon(work.adjust)
         self._handle(message)
@@ -494,10 +468,11 @@ class _Copying(DeliveryHooks):
         self._owner.requeue(*message.correlation)
 
 
-def grouped(messages: Iterable[Any], by: str) -> dict[Any, list[Any]]:
-    groups: dict[Any, list[Any]] = {}
+def grouped(messages: Iterable[Any]) -> dict[MessageConsumer, list[Any]]:
+    """Group messages by their consumers."""
+    groups: dict[MessageConsumer, list[Any]] = {}
     for message in messages:
-        groups.setdefault(getattr(message, by), []).append(message)
+        groups.setdefault(message.channel, []).append(message)
     return groups
 
 

@@ -15,18 +15,15 @@ from typing import Any, Final
 from wbengine import exceptions as exc
 from wbengine import transports
 from wbengine._logs.repeated_messages import RareWarnings
-from wbengine.engines.worker_based._connections import (
-    connecting,
-    kombu_connection,
-    sender,
-    topology,
-)
+from wbengine.engines.worker_based._connections import connecting, topology
 from wbengine.engines.worker_based._connections.sender import OutgoingMessage
 from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.engines.worker_based._messages import request_messages, signing
 from wbengine.engines.worker_based._messages.request_messages import Death, RequestMessage
-from wbengine.transports import _safe_message
 from wbengine.transports._broker import Broker, Consumer
+from wbengine.transports._kombu import safe_message
+from wbengine.transports._kombu.kombu_writer import KombuWriter
+from wbengine.transports._publishing import BrokerWriter
 
 LOG = logging.getLogger(__name__)
 
@@ -137,8 +134,9 @@ class DeadLetters:
         return connecting.translated(self._connection, self._target, queue)
 
     def _publish(self, envelope: env.Envelope) -> bool:
-        kind = sender.BrokerWriter if self._target.is_native else kombu_connection.KombuWriter
-        writer: Any = kind(self._connection, self._layout)
+        kind: type[Any] = BrokerWriter if self._target.is_native else KombuWriter
+        writer = kind(self._connection, self._layout)
+        writer.open()
         message = OutgoingMessage(envelope)
         writer.encode(message)
         return all(writer.write([message]))
@@ -159,7 +157,7 @@ class DeadLetters:
         if isinstance(self._connection, Broker):
             yield from self._consume(self._connection)
             return
-        channel = _safe_message.channel_of(self._connection)
+        channel = safe_message.channel_of(self._connection)
         queue = self._layout.shared(channel, self._name)
         for _ in range(MAX_LETTERS):
             message = queue.get(no_ack=False)

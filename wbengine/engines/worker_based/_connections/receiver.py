@@ -5,25 +5,21 @@ At most one request for each slot is taken, from the first queue that has one.
 
 from __future__ import annotations
 
-import abc
-import contextlib
 import math
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from wbengine import exceptions as exc
 from wbengine import transports
 from wbengine.engines.worker_based._connections import topology
-from wbengine.engines.worker_based._connections.sender import DeliveryHooks, OutgoingMessage
+from wbengine.engines.worker_based._connections.sender import (
+    DeliveryHooks,
+    OutgoingMessage,
+    Sender,
+)
 from wbengine.engines.worker_based._messages import envelope as env
-from wbengine.transports._broker import Broker, Consumer
-
-#: Seconds after which queues are declared again: a cleaner of temporary files may have removed
-#: them, or a broker after days without use.
-DECLARE_SECONDS: Final = 60.0
-LONG_DECLARE_SECONDS: Final = 3600.0
+from wbengine.transports._receiving import MessageConsumer, ReceivingLink
 
 #: Minimum seconds between two declarations if queues may be missing.
 DECLARE_PAUSE_SECONDS: Final = 1.0
@@ -32,9 +28,6 @@ DECLARE_PAUSE_SECONDS: Final = 1.0
 #: which that message must arrive.
 ECHO_AFTER_SECONDS: Final = 10.0
 DEAF_AFTER_SECONDS: Final = 15.0
-
-#: Consumer tag of the private queue.
-OWN_TAG: Final = "own"
 
 #: Type of the message that a consumer sends to itself.
 PING: Final = "WBE_PING"
@@ -90,7 +83,7 @@ class Echo:
         return self.last_message_at + self._quiet
 
 
-class Prefetcher(abc.ABC):
+class Prefetcher:
     """The requests of a process, over all of its connections.
 
     `held` are the requests that were passed on and not completed. Each uses a slot, even after
@@ -103,9 +96,13 @@ class Prefetcher(abc.ABC):
         self.queues = tuple(queues)
         self.slots = slots
         self.open = True
-        self.channel: Any = None
-        #: Arrival time of each request, oldest first.
-        self.held: dict[Any, float] = {}
+        self.channel: MessageConsumer | None = None
+        self.held: dict[Any, None] = {}
+
+    def begin(self, consumer: MessageConsumer) -> None:
+        """Consume on a connection."""
+        self.channel = consumer
+        self.adjust()
 
     def end(self) -> None:
         self.channel = None
@@ -113,7 +110,8 @@ class Prefetcher(abc.ABC):
     def pause(self) -> None:
         """Stop consuming. Messages that were delivered before are still passed on."""
         self.open = False
-        self._cancel()
+        if self.channel is not None:
+            self.channel.cancel()
 
     def resume(self) -> None:
         self.open = True
@@ -123,103 +121,57 @@ class Prefetcher(abc.ABC):
         """Consume as many requests as there are free slots."""
         if self.channel is None or not self.open:
             return
-        # The channel counts only its own unacknowledged messages.
-        room = self.slots - self._uncounted()
+        # The channel counts only its own unsettled messages.
+        room = self.slots - sum(each.channel is not self.channel for each in tuple(self.held))
         if self.slots and room <= 0:
-            self._cancel()  # For the channel, 0 means no limit.
+            self.channel.cancel()  # For the channel, 0 means no limit.
         else:
-            self._take(max(0, room))
-
-    @abc.abstractmethod
-    def _take(self, max_requests: int) -> None:
-        """Consume at most this number of unacknowledged requests (0: no limit)."""
-
-    @abc.abstractmethod
-    def _cancel(self) -> None:
-        """Stop consuming until the next `_take`."""
-
-    def _uncounted(self) -> int:
-        return sum(message.channel is not self.channel for message in tuple(self.held))
-
-    def is_on_channel(self, message: Any) -> bool:
-        return message.channel is self.channel
-
-    def admits(self, message: Any) -> bool:
-        """Return whether a delivered message may be passed on; else it is requeued."""
-        return self.open
-
-    def free(self, message: Any) -> None:
-        if self.held.pop(message, None) is not None and not self.is_on_channel(message):
-            self.adjust()
+            self.channel.consume(self.queues, max(0, room))
 
 
-class BrokerPrefetcher(Prefetcher):
-    """The prefetcher for a broker of wbengine, which serves queues in order."""
-
-    channel: Consumer | None
-
-    def begin(self, broker: Broker, callback: Callable[[Any], None]) -> None:
-        """Consume on a connection; `callback(message)` receives each request."""
-        if self.queues:
-            self.channel = Consumer(broker, callback)
-            self.adjust()
-
-    def _take(self, max_requests: int) -> None:
-        assert self.channel is not None
-        self.channel.consume(self.queues, max_requests)
-
-    def _cancel(self) -> None:
-        if self.channel is not None:
-            self.channel.cancel()
-
-
-class Receiver(abc.ABC):
+class Receiver:
     """Consumes the private queue and shared queues on one connection. Not thread-safe.
 
-    It passes messages to `on_own(message)` and `on_work(message)`, and counts unreadable ones in
-    `refused`. Call `run_due` at `due`. Any thread may call `wake`, which interrupts `drain`.
+    It passes messages to `on_own(message)` and `on_work(message)`. Call `run_due` at `due`.
     """
 
-    wake: Callable[[], None] | None = None
-    #: Waits for messages, at most these seconds, and passes them on. Raises TimeoutError if no
-    #: message arrived.
-    drain: Callable[[float], None]
-    #: Whether the broker currently reads nothing from this connection.
-    is_blocked = False
-
     def __init__(
-        self, target: transports.Target, layout: topology.Topology, refused: Counter[str]
+        self,
+        link: ReceivingLink,
+        target: transports.Target,
+        layout: topology.Topology,
+        work: Prefetcher,
+        sender: Sender,
     ) -> None:
+        self.link = link
         self._layout = layout
-        self._refused = refused
+        self._work = work
+        self._sender = sender
         self._echo: Echo | None = None
-        self._can_fall_silent = not target.is_local
-        self._send: Callable[[OutgoingMessage], None] = _cannot_send
+        if not target.is_local:
+            self._echo = Echo(ECHO_AFTER_SECONDS, DEAF_AFTER_SECONDS, time.monotonic())
         self._declare_due = 0.0
         self._declared = -math.inf
         self._must_declare = False
-        self.channel: Any = None
+        self.channel: MessageConsumer | None = None
         self.due = 0.0
 
-    def begin(
-        self,
-        on_own: Consume,
-        on_work: Consume,
-        send: Callable[[OutgoingMessage], None],
-    ) -> None:
-        """Declare queues and consume. `send` publishes."""
-        self._send = send
-        if self._can_fall_silent:
-            self._echo = Echo(ECHO_AFTER_SECONDS, DEAF_AFTER_SECONDS, time.monotonic())
-        self._begin(self._recording(on_own), self._recording(on_work))
+    def begin(self, on_own: Consume, on_work: Consume) -> None:
+        """Declare queues and consume."""
+        own = self.link.consumer(self._recording(on_own), None)
+        work = None
+        if self._work.queues:
+            work = self.link.consumer(self._recording(on_work), self._sender)
+        self._declare()
+        own.consume(self._layout.own_queues)
+        self.channel = own
+        if work is not None:
+            self._work.begin(work)
         self._set_due(time.monotonic())
 
-    @abc.abstractmethod
-    def _begin(self, on_own: Consume, on_work: Consume) -> None: ...
-
-    @abc.abstractmethod
     def _declare(self) -> None:
         """Declare all queues again."""
+        self.link.declare(self._layout, self._work.queues)
 
     def _recording(self, handle: Consume) -> Consume:
         echo = self._echo
@@ -243,7 +195,7 @@ class Receiver(abc.ABC):
         :raises TransportFailure: if the echo message is overdue.
         """
         mistrusts = self._must_declare and now >= self._declared + DECLARE_PAUSE_SECONDS
-        if self.is_blocked:
+        if self.link.is_blocked:
             pass  # The broker would not reply.
         elif mistrusts or now >= self._declare_due:
             self._must_declare = (
@@ -252,19 +204,20 @@ class Receiver(abc.ABC):
             if mistrusts or self._declare_due:
                 self._declare()
             self._declared = now
-            self._declare_due = now + self._declare_period
+            self._declare_due = now + self.link.declare_seconds
         if self._echo is not None:
             self._check_echo(self._echo, now)
         self._set_due(now)
 
     @property
-    def _declare_period(self) -> float:
-        return LONG_DECLARE_SECONDS
-
-    @property
     def last_message_at(self) -> float:
         """Time of the broker's last message (monotonic clock); now, if there are no echoes."""
         return time.monotonic() if self._echo is None else self._echo.last_message_at
+
+    @property
+    def echo_due(self) -> float:
+        """Time at which `run_due` must check the echo."""
+        return math.inf if self._echo is None else self._echo.next_due()
 
     def declare_soon(self) -> None:
         """Declare queues again soon because they may be missing. Thread-safe."""
@@ -281,71 +234,26 @@ class Receiver(abc.ABC):
     def _check_echo(self, echo: Echo, now: float) -> None:
         if echo.begins_ping(now):
             ping = env.Envelope(PING, {}, routing_key=self._layout.topic)
-            self._send(OutgoingMessage(ping, _Pinging(echo)))
+            self._sender.send(OutgoingMessage(ping, _Pinging(echo)), defer=True)
         if echo.is_deaf(now):
             raise exc.TransportFailure(
                 "the broker delivers no messages: a message from this process to itself did"
                 " not arrive"
             )
 
-    def together(self) -> contextlib.AbstractContextManager[None]:
-        """Send the acknowledgements of this context together, where possible."""
-        return contextlib.nullcontext()
-
-    def delete_private_queue(self, name: str) -> None:  # noqa: B027 - most go by themselves
-        """Remove the queue of a stopped process, if the broker does not remove it."""
-
-    @abc.abstractmethod
     def end(self, remove: bool) -> None:
         """Stop consuming. If `remove`, also delete the private queue."""
+        if self.link.is_blocked:
+            return  # The broker would not read the commands.
+        self._work.pause()
+        if self.channel is not None:
+            self.channel.cancel()
+        self.link.end(self._layout, remove, () if self._work.held else self._work.queues)
 
-    def drop(self) -> None:  # noqa: B027 - it is closed anyway
-        """Discard a broken connection."""
-
-    @abc.abstractmethod
     def close(self) -> None:
         """Release the resources of this receiver, but not the connection."""
-
-
-class BrokerReceiver(Receiver):
-    def __init__(
-        self,
-        broker: Broker,
-        target: transports.Target,
-        layout: topology.Topology,
-        work: BrokerPrefetcher,
-        refused: Counter[str],
-    ) -> None:
-        super().__init__(target, layout, refused)
-        self._broker = broker
-        self._work = work
-        self.wake, self.drain = broker.wake, broker.drain
-        broker.on_discard = self._count_discarded
-
-    def _begin(self, on_own: Consume, on_work: Consume) -> None:
-        self._declare()
-        self.channel = Consumer(self._broker, on_own)
-        self.channel.consume((self._layout.topic,))
-        self._work.begin(self._broker, on_work)
-
-    @property
-    def _declare_period(self) -> float:
-        return DECLARE_SECONDS
-
-    def _count_discarded(self) -> None:
-        self._refused["unreadable"] += 1
-
-    def _declare(self) -> None:
-        self._layout.declare_queues_on(self._broker, self._work.queues)
-
-    def end(self, remove: bool) -> None:
-        self._work.pause()
-        self.channel.cancel()
-        if remove:
-            self._broker.delete_queue(self._layout.topic)
-
-    def close(self) -> None:
         self._work.end()
+        self.link.detach()
 
 
 class _Pinging(DeliveryHooks):
@@ -356,7 +264,3 @@ class _Pinging(DeliveryHooks):
 
     def sent(self, messages: Sequence[OutgoingMessage]) -> None:
         self._echo.record_ping(time.monotonic())
-
-
-def _cannot_send(message: OutgoingMessage) -> None:
-    raise AssertionError("no publishing has begun")

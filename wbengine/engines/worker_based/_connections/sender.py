@@ -19,13 +19,13 @@ from wbengine.engines.worker_based._connections import connecting, topology
 from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.transports import _encoding, _reasons
 from wbengine.transports._broker import Broker, Frame
+from wbengine.transports._publishing import MAX_BATCH_MESSAGES, Writer
 
 LOG = logging.getLogger(__name__)
 
 Call = Callable[[list[Any]], object]
 
-#: Maximum number of messages of a batch, and approximate maximum of its bytes.
-MAX_BATCH_MESSAGES: Final = 64
+#: Approximate maximum number of bytes of a batch.
 _MAX_BATCH_BYTES: Final = 1024 * 1024
 
 _MAX_BATCHES_PER_SEND: Final = 2
@@ -210,7 +210,8 @@ class Sender:
         self._settled = conditions.Condition(self._lock)
         #: Called in the publishing thread if an exchange or a queue is missing.
         self.on_missing_queue: Callable[[], None] = _nothing
-        self._writer: Any = None
+        self._writer: Writer | None = None
+        self._is_careful = False  # See `Writer`.
         # Whether a thread publishes, and whether the sender's thread runs deferred calls.
         self._is_sending = False
         self._is_calling = False
@@ -261,6 +262,19 @@ class Sender:
                 self._is_sending = False
                 self._release()
 
+    def report_missing_queue(self) -> None:
+        self.on_missing_queue()
+
+    def report_sent(
+        self, messages: Iterable[OutgoingMessage], unrouted: Iterable[OutgoingMessage] = ()
+    ) -> None:
+        """Call the hooks of messages that are published and confirmed."""
+        self._reconnects.last_logged = ""
+        for message in unrouted:
+            self.on_missing_queue()
+            call(message.hooks.unrouted, message)
+        _call_sent(messages)
+
     def call_later(self, function: Call, *things: Any) -> None:
         """Call `function([thing, ...])` once within milliseconds, with the things of all calls.
 
@@ -280,7 +294,8 @@ class Sender:
     @property
     def is_blocked(self) -> bool:
         """Whether the broker reports that it accepts no messages."""
-        return False
+        writer = self._writer
+        return writer is not None and writer.is_blocked
 
     @property
     def queue_length(self) -> int:
@@ -332,16 +347,20 @@ class Sender:
     @property
     def _is_idle(self) -> bool:
         waiting = self._queue or self._urgent_queue or self._calls
-        return not (waiting or self._is_sending or self._is_calling)
+        writer = self._writer
+        is_written = writer is None or writer.is_idle
+        return is_written and not (waiting or self._is_sending or self._is_calling)
 
     @property
     def _room(self) -> int:
-        return 0 if self._writer is None else MAX_BATCH_MESSAGES
+        return 0 if self._writer is None else self._writer.room
 
     @property
     def _can_send(self) -> bool:
         return (
             self._writer is not None
+            and self._writer.is_shared
+            and self._writer.room > 0
             and self._connection_error is None
             and not self._closed.is_set()
         )
@@ -373,6 +392,8 @@ class Sender:
 
     def _wake(self) -> None:
         self._woken.notify_all()
+        if self._writer is not None:
+            self._writer.wake()
 
     def _sleep_for(self, at: float, now: float) -> float | None:
         if self._flushing:
@@ -386,29 +407,59 @@ class Sender:
 
     # Methods for the sender's thread.
 
-    def _writer_of(self, connection: Any) -> Any:
-        return BrokerWriter(connection, self._layout)
-
     def _use(self, connection: Any) -> None:
         """Publish on a connection until it is lost or the sender is closed."""
-        writer = self._writer_of(connection)
-        with self._lock:
-            self._writer, self._connection_error = writer, None
+        writer = self._target.kind.writer(connection, self._layout, self, self._is_careful)
         try:
-            while not self._closed.is_set():
-                self._wait_and_run()
-        finally:
+            writer.open()
             with self._lock:
-                self._writer = None
+                self._writer, self._connection_error = writer, None
+            while not self._closed.is_set():
+                self._wait_and_run(writer)
+        except Exception as error:
+            failure = writer.fail(error)
+            if failure is error:
+                raise
+            raise failure from error
+        finally:
+            self._is_careful = writer.is_careful
+            self._recall(writer)
 
-    def _wait_and_run(self) -> None:
+    def _recall(self, writer: Writer) -> None:
+        """Close a writer, and queue messages again that may be lost with its connection."""
+        to_resend = []
+        with self._lock:
+            unconfirmed = writer.close()
+        if unconfirmed:
+            self._settled.wait_for(lambda: not self._is_sending)
+        for message in unconfirmed:
+            if message.hooks.repeats or self._closed.is_set():
+                message.sent = False
+                to_resend.append(message)
+            else:
+                call(message.hooks.uncertain, message)
+        with self._lock:
+            self._queue.extendleft(reversed(to_resend))
+            if to_resend:
+                self._due = -math.inf
+            self._writer = None
+
+    def _wait_and_run(self, writer: Writer) -> None:
         with self._lock:
             now = time.monotonic()
-            while now < (at := self._next_due()):
-                self._woken.wait(self._sleep_for(at, now))
+            at = self._next_due()
+            wait = self._sleep_for(at, now) if now < at else 0.0
+            if now < at and not writer.confirms:
+                self._woken.wait(wait)
                 self._wakes_at = -math.inf
-                now = time.monotonic()
-        self._run_due(now)
+                return
+        if now >= at:
+            self._run_due(now)
+        if writer.confirms:
+            try:
+                writer.read(wait, self._wakes_at == math.inf and not self._flushing)
+            finally:
+                self._wakes_at = -math.inf
 
     def _run_due(self, now: float) -> None:
         """Publish messages and run calls that are due.
@@ -509,7 +560,7 @@ class Sender:
                 raise
             except Exception as error:
                 if len(group) == 1:
-                    self._fail(group[0], error)
+                    self.fail(group[0], error)
                 else:  # One of the messages is the cause: publish each separately.
                     groups[:0] = [[message] for message in group]
         remaining = [message for message in messages if not (message.withdrawn or message.sent)]
@@ -517,7 +568,8 @@ class Sender:
             self._done(message for message in messages if message.withdrawn)
         return remaining
 
-    def _fail(self, message: OutgoingMessage, error: Exception) -> None:
+    def fail(self, message: OutgoingMessage, error: Exception) -> None:
+        """Remove a message that can never be published."""
         LOG.error("a message cannot be published: %s", error)
         self._done((message,))
         call(message.hooks.failed, message, error)
@@ -533,7 +585,7 @@ class Sender:
                 writer.encode(message)
                 encoded.append(message)
             except Exception as error:
-                self._fail(message, error)
+                self.fail(message, error)
         if not encoded:
             return
         # The events of a task must precede its result.
@@ -544,25 +596,27 @@ class Sender:
         try:
             for count, routed in enumerate(_write(writer, encoded), 1):
                 message = encoded[count - 1]
+                if routed is None:
+                    continue  # The writer reports it.
                 if routed or not message.hooks.mandatory:
                     sent.append(message)
                 else:
                     self._done((message,))
                     self.on_missing_queue()
                     call(message.hooks.unrouted, message)
-            self._reconnects.last_logged = ""
+            if not writer.confirms:
+                self._reconnects.last_logged = ""
         except self._reconnects.errors as error:
-            if not isinstance(error, _SERVICE_ERRORS):
+            if not (writer.confirms or isinstance(error, _SERVICE_ERRORS)):
                 end = None if writer.together else count + 1
                 self._report_uncertain(encoded[count:end])
             raise  # The others remain for the next connection.
         except Exception as error:
-            self._fail(encoded[count], error)
+            self.fail(encoded[count], error)
         finally:
             crashpoint("sender.after-publish")
             self._done(sent)
-            for hooks, group in by_hooks(sent).items():
-                call(hooks.sent, group)
+            _call_sent(sent)
 
     def _report_uncertain(self, messages: Iterable[OutgoingMessage]) -> None:
         for message in messages:
@@ -571,19 +625,9 @@ class Sender:
                 call(message.hooks.uncertain, message)
 
 
-class BrokerWriter:
-    together = True
-
-    def __init__(self, broker: Broker, layout: topology.Topology) -> None:
-        self.broker = broker
-        self._exchange = layout.declare_on(broker)
-
-    def encode(self, message: OutgoingMessage) -> None:
-        message.encode(self._exchange, self.broker.labels)
-        self.broker.check_size(message)
-
-    def write(self, messages: Sequence[OutgoingMessage]) -> Iterator[bool]:
-        return self.broker.publish_many(messages)
+def _call_sent(messages: Iterable[OutgoingMessage]) -> None:
+    for hooks, group in by_hooks(messages).items():
+        call(hooks.sent, group)
 
 
 def _nothing() -> None:

@@ -144,6 +144,15 @@ class Topology:
             broker.declare_queue(name)
             broker.bind(self._name, name, name)
 
+    @property
+    def own_queues(self) -> list[str]:
+        """The private queue, and the common queues."""
+        return [self.shared_name(self.topic), *self._common_names]
+
+    @property
+    def _common_names(self) -> list[str]:
+        return [self._common_name(name) for name in self._bindings] if self.direct else []
+
     def declare_exchange(self, channel: Any) -> Any:
         exchange = self.exchange(channel)
         exchange.declare()
@@ -168,10 +177,10 @@ class Topology:
             queue.bind_to(exchange, routing_key=key)
         return queue
 
-    def declare_common(self, channel: Any) -> list[Any]:
+    def declare_common(self, channel: Any) -> None:
         """Declare the common queues, which replace the bindings."""
-        names = self._bindings if self.direct else ()
-        return [self._declare_plain(channel, self._common_name(name)) for name in names]
+        for name in self._common_names:
+            self._declare_plain(channel, name)
 
     def _declare_plain(self, channel: Any, name: str) -> Any:
         queue = kombu.Queue(name, self.exchange, routing_key=name, durable=True)(channel)
@@ -240,6 +249,9 @@ class Topology:
                 channel.queue_delete(name, if_unused=True)
             except connection.channel_errors as error:
                 LOG.debug("queue %s was not deleted: %s", name, error)
+
+    def peer_queues(self, amqp: bool) -> PeerQueues:
+        return PeerQueues(self, amqp)
 
 
 class PeerQueues:

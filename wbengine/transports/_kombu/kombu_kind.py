@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import kombu
 from kombu.transport import TRANSPORT_ALIASES, virtual
 
 from wbengine._imports import installing
 from wbengine.transports._kinds import KombuKind, Target, unknown
+
+if TYPE_CHECKING:
+    from wbengine.transports._publishing import Writer
+    from wbengine.transports._receiving import ReceivingLink
 
 #: Extras of kombu whose name is not that of the transport.
 _EXTRAS: Final[Mapping[str, str]] = {"kafka": "confluentkafka", "sqla": "sqlalchemy"}
@@ -58,6 +62,17 @@ class OtherKind(KombuKind):
     def system(self, target: Target) -> str:
         name = getattr(target.transport, "driver_type", None) or target.transport
         return str(name or str(target.url).partition("://")[0])
+
+    def link(self, connection: Any, layout: Any, replies_from: float) -> ReceivingLink:
+        # Not at the start: an explanation of an error loads all kinds.
+        from wbengine.transports._kombu.kombu_link import KombuLink
+
+        return KombuLink(connection, layout)
+
+    def writer(self, connection: Any, layout: Any, outbox: Any, is_careful: bool) -> Writer:
+        from wbengine.transports._kombu.kombu_writer import KombuWriter
+
+        return KombuWriter(connection, layout)
 
     def connect(self, target: Target, number: int, **kwargs: Any) -> kombu.Connection:
         settings: dict[str, Any] = {"transport_options": dict(target.options), **kwargs}

@@ -8,19 +8,15 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, Protocol
 
 from amqp import exceptions as amqp_errors
 
 from wbengine import exceptions as exc
 from wbengine._concurrency.crash_points import crashpoint
-from wbengine.engines.worker_based._connections import sender, topology
-from wbengine.engines.worker_based._connections.sender import OutgoingMessage, by_hooks
 from wbengine.transports._amqp import amqp_frames as frames
-
-if TYPE_CHECKING:
-    from wbengine.transports._amqp.amqp_connection import AmqpChannel
+from wbengine.transports._amqp.amqp_connection import AmqpChannel
 
 LOG: Final = logging.getLogger(__name__)
 
@@ -38,10 +34,26 @@ _PERSISTENT: Final = 2
 _REFUSAL_ERRORS: Final = (amqp_errors.PreconditionFailed, amqp_errors.AccessRefused)
 
 
+class Outbox(Protocol):
+    """The sender of a process, as writers use it. Its messages are `OutgoingMessage` objects."""
+
+    def send(self, message: Any, *, defer: bool) -> None:
+        """Publish a message."""
+
+    def report_sent(self, messages: Iterable[Any], unrouted: Iterable[Any] = ()) -> None:
+        """Report that the broker confirmed messages, and that `unrouted` ones have no queue."""
+
+    def report_missing_queue(self) -> None:
+        """Report that an exchange or a queue is missing."""
+
+    def fail(self, message: Any, error: Exception) -> None:
+        """Report that a message can never be published."""
+
+
 class Sent:
     __slots__ = ("at", "frames", "message", "name", "number", "returned")
 
-    def __init__(self, message: OutgoingMessage, frames: bytes, name: str | None) -> None:
+    def __init__(self, message: Any, frames: bytes, name: str | None) -> None:
         self.message = message
         self.frames = frames
         #: The message id that identifies it when the broker returns it.
@@ -65,14 +77,14 @@ class PublisherConfirms:
     def __init__(
         self,
         channel: AmqpChannel,
-        layout: topology.Topology,
+        layout: Any,
         settle: Callable[[list[Sent]], None],
         window: int,
     ) -> None:
         self.channel = channel
         self._connection = channel.connection
         self._plain = layout.interop is not None
-        self._peers = topology.PeerQueues(layout, amqp=True)
+        self._peers = layout.peer_queues(amqp=True)
         self._settle = settle
         self._window = window
         self._channel = channel.raw
@@ -100,7 +112,7 @@ class PublisherConfirms:
     def is_idle(self) -> bool:
         return not (self.unconfirmed or self._confirmed)
 
-    def prepare(self, message: OutgoingMessage) -> Sent:
+    def prepare(self, message: Any) -> Sent:
         """Encode a message.
 
         :raises Exception: if it cannot be sent.
@@ -218,7 +230,7 @@ class ReplyPublisher:
 
     A reply and the acknowledgement of its request are written together. The broker processes them
     in this order, so the worker need not wait for the confirm of the reply. If the connection is
-    lost, unconfirmed replies are published again with `send(message)`.
+    lost, unconfirmed replies are published again by the `outbox`.
 
     `answer` is thread-safe; other methods belong to the thread of the connection.
     """
@@ -226,19 +238,19 @@ class ReplyPublisher:
     def __init__(
         self,
         channel: AmqpChannel,
-        layout: topology.Topology,
-        send: Callable[[OutgoingMessage], None],
+        layout: Any,
+        outbox: Outbox,
         since: float = 0.0,
     ) -> None:
         """Create a publisher that publishes no replies before `since` (monotonic clock)."""
         self._channel = channel
         self._since = since
-        self._send = send
+        self._outbox = outbox
         self.confirms = PublisherConfirms(channel, layout, self._confirmed, MAX_UNCONFIRMED)
 
     def answer(
         self,
-        message: OutgoingMessage,
+        message: Any,
         request: frames.Delivery,
         freed: Callable[[frames.Delivery], None],
         soon: bool,
@@ -252,7 +264,7 @@ class ReplyPublisher:
         :returns: False if this is not possible now.
         """
         confirms, channel = self.confirms, self._channel
-        if request.amqp_channel is not channel or confirms.room <= 0:
+        if confirms.room <= 0:
             return False
         if self._since and time.monotonic() < self._since:
             return False
@@ -288,10 +300,9 @@ class ReplyPublisher:
         for sent in unconfirmed:
             self._resend(sent.message)
 
-    def _resend(self, message: OutgoingMessage) -> None:
+    def _resend(self, message: Any) -> None:
         message.sent = False
-        self._send(message)
+        self._outbox.send(message, defer=True)
 
     def _confirmed(self, confirmed: Sequence[Sent]) -> None:
-        for hooks, group in by_hooks(sent.message for sent in confirmed).items():
-            sender.call(hooks.sent, group)
+        self._outbox.report_sent(sent.message for sent in confirmed)

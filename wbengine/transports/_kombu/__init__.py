@@ -1,0 +1,1 @@
+"""Transports of kombu other than RabbitMQ."""
