@@ -25,6 +25,7 @@ from wbengine import exceptions
 from wbengine._logs.repeated_messages import RareWarnings
 from wbengine.transports import _encoding
 from wbengine.transports._ledger import Opening
+from wbengine.transports._publishing import Writer
 from wbengine.transports._receiving import MessageConsumer, ReceivingLink
 
 LOG = logging.getLogger(__name__)
@@ -742,3 +743,22 @@ class Consumer(MessageConsumer):
                 self._broker.requeue(message)
             else:
                 self._broker.refuse(message)
+
+
+class BrokerWriter(Writer):
+    """Publishes on a connection to a broker of wbengine."""
+
+    def __init__(self, broker: Broker, layout: Any) -> None:
+        self.broker = broker
+        self._layout = layout
+        self._exchange = ""
+
+    def open(self) -> None:
+        self._exchange = self._layout.declare_on(self.broker)
+
+    def encode(self, message: Any) -> None:
+        message.encode(self._exchange, self.broker.labels)
+        self.broker.check_size(message)
+
+    def write(self, messages: Sequence[Any]) -> Iterator[bool]:
+        return self.broker.publish_many(messages)

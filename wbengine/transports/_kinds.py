@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import kombu
 from kombu.transport import TRANSPORT_ALIASES
@@ -16,12 +16,10 @@ from kombu.transport import TRANSPORT_ALIASES
 from wbengine._concurrency import eventlet
 from wbengine._configuration import default_broker, named_options, plugins, server_urls
 from wbengine._introspection import object_names
-from wbengine.transports._broker import Broker
+from wbengine.transports._broker import Broker, BrokerWriter
 from wbengine.transports._ledger import RowAccess
+from wbengine.transports._publishing import Writer
 from wbengine.transports._receiving import ReceivingLink
-
-if TYPE_CHECKING:
-    from wbengine.transports._publishing import Writer
 
 #: Entry point group of transports.
 GROUP: Final = "wbengine.transports"
@@ -200,9 +198,6 @@ class BrokerKind(TransportKind):
         return connection  # type: ignore[no-any-return]
 
     def writer(self, connection: Any, layout: Any, outbox: Any, is_careful: bool) -> Writer:
-        # Not at the start: commands that publish nothing load this module too.
-        from wbengine.transports._publishing import BrokerWriter
-
         return BrokerWriter(connection, layout)
 
     @abc.abstractmethod

@@ -10,8 +10,6 @@ import abc
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Final
 
-from wbengine.transports._broker import Broker
-
 #: Maximum number of messages of a batch.
 MAX_BATCH_MESSAGES: Final = 64
 
@@ -40,7 +38,8 @@ class Writer(abc.ABC):
     def open(self) -> None:
         """Prepare for publishing."""
 
-    def encode(self, message: Any) -> None:  # noqa: B027
+    @abc.abstractmethod
+    def encode(self, message: Any) -> None:
         """Encode a message before `write`.
 
         :raises Exception: if it cannot be encoded.
@@ -71,22 +70,3 @@ class Writer(abc.ABC):
     def close(self) -> Sequence[Any]:
         """Publish no more. Return the messages that may or may not have been published."""
         return ()
-
-
-class BrokerWriter(Writer):
-    """Publishes on a connection to a broker of wbengine."""
-
-    def __init__(self, broker: Broker, layout: Any) -> None:
-        self.broker = broker
-        self._layout = layout
-        self._exchange = ""
-
-    def open(self) -> None:
-        self._exchange = self._layout.declare_on(self.broker)
-
-    def encode(self, message: Any) -> None:
-        message.encode(self._exchange, self.broker.labels)
-        self.broker.check_size(message)
-
-    def write(self, messages: Sequence[Any]) -> Iterator[bool]:
-        return self.broker.publish_many(messages)

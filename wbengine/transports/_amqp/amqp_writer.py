@@ -73,6 +73,9 @@ class AmqpWriter(Writer):
         # For TaskFlow's peers, publishing may first need a request to the broker.
         return not (self.is_careful or self._layout.interop)
 
+    def encode(self, message: Any) -> None:
+        """Do nothing: `write` encodes the message."""
+
     def write(self, messages: Sequence[Any]) -> Iterator[None]:
         confirms = self.confirming
         for message in messages:

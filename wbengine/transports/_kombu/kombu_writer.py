@@ -28,6 +28,9 @@ class KombuWriter(Writer):
         exchange = self._layout.declare_exchange(self._channel)
         self._producer = kombu.Producer(self._channel, exchange=exchange, auto_declare=False)
 
+    def encode(self, message: Any) -> None:
+        """Do nothing: kombu encodes the message."""
+
     def write(self, messages: Sequence[Any]) -> Iterator[bool]:
         for message in messages:
             self._publish(message.envelope)

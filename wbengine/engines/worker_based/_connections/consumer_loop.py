@@ -88,6 +88,8 @@ class ConsumerLoop:
         self._wake: Callable[[], None] | None = None
         # Time after which replies are published on the channels of their requests.
         self._replies_from = 0.0
+        # Whether slots are free before acknowledgements; see `release_many`.
+        self._releases_slots = target.is_native
         self._consumer = 0
         # Time of the next wake-up of the consumer's thread.
         self._sleeps_until = math.inf
@@ -348,7 +350,7 @@ class ConsumerLoop:
 
     def ack_answered(self, acknowledge: Callable[[list[Any]], object], jobs: Sequence[Any]) -> None:
         """Call `acknowledge(jobs)`, which calls `ack_many`, after their replies are published."""
-        if self._target.is_native:
+        if self._releases_slots:
             self._sender.call_later(acknowledge, *jobs)  # Later: `release_many` freed the slots.
         else:
             acknowledge(list(jobs))

@@ -20,10 +20,9 @@ from wbengine.engines.worker_based._connections.sender import OutgoingMessage
 from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.engines.worker_based._messages import request_messages, signing
 from wbengine.engines.worker_based._messages.request_messages import Death, RequestMessage
-from wbengine.transports._broker import Broker, Consumer
+from wbengine.transports._broker import Broker, BrokerWriter, Consumer
 from wbengine.transports._kombu import safe_message
 from wbengine.transports._kombu.kombu_writer import KombuWriter
-from wbengine.transports._publishing import BrokerWriter
 
 LOG = logging.getLogger(__name__)
 
