@@ -601,6 +601,9 @@ class Consumer(MessageConsumer):
                 self.queues = (*self.queues, queue)
         self._broker.nudge()
 
+    def admits(self, message: Delivery) -> bool:
+        return True
+
     def limit(self, max_messages: int) -> None:
         """Set the maximum number of unsettled messages."""
         self.credit.limit = max_messages

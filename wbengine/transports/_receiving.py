@@ -30,9 +30,9 @@ class MessageConsumer(abc.ABC):
     def cancel(self) -> None:
         """Stop taking messages."""
 
+    @abc.abstractmethod
     def admits(self, message: Any) -> bool:
         """Return whether a delivered message may be processed; otherwise it must be requeued."""
-        return True
 
     @abc.abstractmethod
     def ack_many(self, messages: Sequence[Any]) -> object:
@@ -70,13 +70,10 @@ class ReceivingLink(abc.ABC):
     declare_seconds: ClassVar[float] = 3600.0
     #: Whether `wake` has an effect; otherwise `drain` must be short.
     can_wake: ClassVar[bool] = True
+    #: Whether the broker currently reads nothing from this connection.
+    is_blocked: bool = False
     #: Called for each message that cannot be read.
     on_discard: Callable[[], object] | None = None
-
-    @property
-    def is_blocked(self) -> bool:
-        """Whether the broker currently reads nothing from this connection."""
-        return False
 
     @abc.abstractmethod
     def declare(self, layout: Any, shared: Sequence[str]) -> None:

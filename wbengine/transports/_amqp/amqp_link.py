@@ -250,7 +250,7 @@ class AmqpLink(KombuLink):
         return message
 
     @property
-    def is_blocked(self) -> bool:
+    def is_blocked(self) -> bool:  # type: ignore[override]
         return self._amqp.is_blocked
 
     def wake(self) -> None:
