@@ -476,9 +476,9 @@ def batch_bytes(process: proxy.Proxy) -> int:
     """Return the size in bytes of the messages that a process has received and not handled yet."""
     receiver: Any = process.consumer._receiver
     if process.target.is_native:
-        ready = [taken for each in receiver._broker.consumers for taken in each.ready]
+        ready = [taken for each in receiver.link.consumers for taken in each.ready]
         return sum(len(taken.data or b"") + len(taken.body) for taken in ready)
-    return int(getattr(receiver, "_inbox_bytes", 0))
+    return int(receiver.link._inbox_bytes) if process.target.amqp else 0
 
 
 def declare_again(process: proxy.Proxy) -> None:

@@ -98,10 +98,11 @@ class Prefetcher:
         self.open = True
         self.channel: MessageConsumer | None = None
         self.held: dict[Any, None] = {}
+        self._names: list[str] = []
 
-    def begin(self, consumer: MessageConsumer) -> None:
-        """Consume on a connection."""
-        self.channel = consumer
+    def begin(self, consumer: MessageConsumer, names: list[str]) -> None:
+        """Consume on a connection, where the queues have these names."""
+        self.channel, self._names = consumer, names
         self.adjust()
 
     def end(self) -> None:
@@ -126,7 +127,7 @@ class Prefetcher:
         if self.slots and room <= 0:
             self.channel.cancel()  # For the channel, 0 means no limit.
         else:
-            self.channel.consume(self.queues, max(0, room))
+            self.channel.consume(self._names, max(0, room))
 
 
 class Receiver:
@@ -166,7 +167,7 @@ class Receiver:
         own.consume(self._layout.own_queues)
         self.channel = own
         if work is not None:
-            self._work.begin(work)
+            self._work.begin(work, [*map(self._layout.shared_name, self._work.queues)])
         self._set_due(time.monotonic())
 
     def _declare(self) -> None:
