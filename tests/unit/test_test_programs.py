@@ -116,7 +116,7 @@ def test_each_slow_test_belongs_to_the_share_of_some_commit() -> None:
 def test_samples_contain_all_cases_and_one_of_each_large_test() -> None:
     sizes = {"tests/test_one": 1, "tests/test_two": 2, "tests/test_many": 90}
     names = [f"{test}[{case}]" for test, count in sizes.items() for case in range(count)]
-    samples = [nightly.sampled(names, f"commit {number}") for number in range(40)]
+    samples = [nightly.sampled(names, f"commit {number}") for number in range(120)]
     assert set().union(*samples) == set(names)
     for sample in samples:
         assert any(name.startswith("tests/test_many[") for name in sample)

@@ -174,9 +174,8 @@ def state_folder() -> Path:
     import tempfile
 
     path = os.path.join(tempfile.gettempdir(), f"wbengine-{os.getuid()}-state")
-    return Path(
-        object_names.load("wbengine.transports._folder.files:make_folder")(path, private=True)
-    )
+    make_folder = object_names.load("wbengine.transports._folder.files:make_folder")
+    return Path(make_folder(path, private=True))
 
 
 def _can_create(folder: Path) -> bool:

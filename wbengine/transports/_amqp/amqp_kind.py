@@ -173,14 +173,14 @@ class RabbitMQKind(KombuKind):
 
     def link(self, connection: Any, layout: Any, replies_from: float) -> ReceivingLink:
         # Not at the start: an explanation of an error loads all kinds.
-        from wbengine.transports._amqp.amqp_link import AmqpLink
-
-        return AmqpLink(connection, layout, replies_from)
+        make = object_names.load("wbengine.transports._amqp.amqp_link:AmqpLink")
+        link: ReceivingLink = make(connection, layout, replies_from)
+        return link
 
     def writer(self, connection: Any, layout: Any, outbox: Any, is_careful: bool) -> Writer:
-        from wbengine.transports._amqp.amqp_writer import AmqpWriter
-
-        return AmqpWriter(connection, layout, outbox, is_careful)
+        make = object_names.load("wbengine.transports._amqp.amqp_writer:AmqpWriter")
+        writer: Writer = make(connection, layout, outbox, is_careful)
+        return writer
 
     def connect(self, target: Target, number: int, **kwargs: Any) -> kombu.Connection:
         brokers = alternates(target.url)

@@ -11,6 +11,7 @@ import kombu
 from kombu.transport import TRANSPORT_ALIASES, virtual
 
 from wbengine._imports import installing
+from wbengine._introspection import object_names
 from wbengine.transports._kinds import KombuKind, Target, unknown
 
 if TYPE_CHECKING:
@@ -65,14 +66,14 @@ class OtherKind(KombuKind):
 
     def link(self, connection: Any, layout: Any, replies_from: float) -> ReceivingLink:
         # Not at the start: an explanation of an error loads all kinds.
-        from wbengine.transports._kombu.kombu_link import KombuLink
-
-        return KombuLink(connection, layout)
+        make = object_names.load("wbengine.transports._kombu.kombu_link:KombuLink")
+        link: ReceivingLink = make(connection, layout)
+        return link
 
     def writer(self, connection: Any, layout: Any, outbox: Any, is_careful: bool) -> Writer:
-        from wbengine.transports._kombu.kombu_writer import KombuWriter
-
-        return KombuWriter(connection, layout)
+        make = object_names.load("wbengine.transports._kombu.kombu_writer:KombuWriter")
+        writer: Writer = make(connection, layout)
+        return writer
 
     def connect(self, target: Target, number: int, **kwargs: Any) -> kombu.Connection:
         settings: dict[str, Any] = {"transport_options": dict(target.options), **kwargs}
