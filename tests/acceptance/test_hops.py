@@ -13,10 +13,10 @@ from tests.support.brokers import broker_url
 CEILINGS = {
     "serial": 57,
     "parallel": 62,
-    "worker-based memory": 113,
+    "worker-based memory": 112,
     "worker-based filesystem": 121,
     "worker-based redis": 122,
-    "worker-based rabbitmq": 120,
+    "worker-based rabbitmq": 117,
 }
 #: A lower count means that the trace is incomplete.
 LEAST = 15
