@@ -113,6 +113,7 @@ def test_forbidden_import_breaks_contract(
 ) -> None:
     process = lint_with(copy, {module: text for module, text, _, _ in forbidden})
     assert process.returncode == 1, process.stdout + process.stderr
+    # The report wraps long lines after a space.
     parts = re.split(r"^(.+)\n-+\n", " ".join(process.stdout.split(" \n")), flags=re.MULTILINE)
     reports = dict(zip(parts[1::2], parts[2::2], strict=True))
     accepted = [

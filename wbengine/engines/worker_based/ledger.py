@@ -34,6 +34,7 @@ class _Kind(NamedTuple):
     - `open_place(place, result_ttl)`: see `open_ledger`.
     - `is_at(place, broker)`: whether a place is that of the ledger of a broker (`Target.place`).
 
+    :ivar module: its name below `wbengine.transports`.
     :ivar is_path: whether a place must have a path, and no options.
     :ivar needs: the arguments of `installing.needs` if the import of the module fails.
     """

@@ -3,7 +3,7 @@
 Options: :ref:`transport-options`. If only one of `data_folder_in` and `data_folder_out` is
 given, it is used for both.
 
-Queues and the ledger are in one file (`_folder`). A connection takes messages under its own
+Queues and the ledger are in one file (`folder_tables`). A connection takes messages under its own
 numbers, and claims the rows of their requests in the same step. In an owned queue, it only reads
 the messages and remembers their numbers. If a consumer dies, even by kill -9, its lock file is
 unlocked, and its messages are requeued in their old place.
