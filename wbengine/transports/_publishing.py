@@ -23,16 +23,28 @@ class Writer(abc.ABC):
     confirms: ClassVar[bool] = False
     #: Whether an error may concern all messages of a `write`, not only the next one.
     together: ClassVar[bool] = True
-    #: Whether the broker reports that it accepts no messages.
-    is_blocked: bool = False
-    #: Whether all published messages are confirmed.
-    is_idle: bool = True
-    #: Maximum number of messages that may be written now.
-    room: int = MAX_BATCH_MESSAGES
-    #: Whether any thread may publish; otherwise only the thread that calls `open`.
-    is_shared: bool = True
     #: Whether to publish one message at a time, because the broker refused one.
     is_careful: bool = False
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether the broker reports that it accepts no messages."""
+        return False
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether all published messages are confirmed."""
+        return True
+
+    @property
+    def room(self) -> int:
+        """Maximum number of messages that may be written now."""
+        return MAX_BATCH_MESSAGES
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether any thread may publish; otherwise only the thread that calls `open`."""
+        return True
 
     @abc.abstractmethod
     def open(self) -> None:

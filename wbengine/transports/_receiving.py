@@ -70,10 +70,13 @@ class ReceivingLink(abc.ABC):
     declare_seconds: ClassVar[float] = 3600.0
     #: Whether `wake` has an effect; otherwise `drain` must be short.
     can_wake: ClassVar[bool] = True
-    #: Whether the broker currently reads nothing from this connection.
-    is_blocked: bool = False
     #: Called for each message that cannot be read.
     on_discard: Callable[[], object] | None = None
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether the broker currently reads nothing from this connection."""
+        return False
 
     @abc.abstractmethod
     def declare(self, layout: Any, shared: Sequence[str]) -> None:

@@ -250,7 +250,7 @@ class AmqpLink(KombuLink):
         return message
 
     @property
-    def is_blocked(self) -> bool:  # type: ignore[override]
+    def is_blocked(self) -> bool:
         return self._amqp.is_blocked
 
     def wake(self) -> None:

@@ -57,19 +57,19 @@ class AmqpWriter(Writer):
         return self._confirms
 
     @property
-    def is_blocked(self) -> bool:  # type: ignore[override]
+    def is_blocked(self) -> bool:
         return self._amqp.is_blocked
 
     @property
-    def is_idle(self) -> bool:  # type: ignore[override]
+    def is_idle(self) -> bool:
         return self.confirming.is_idle
 
     @property
-    def room(self) -> int:  # type: ignore[override]
+    def room(self) -> int:
         return self.confirming.room
 
     @property
-    def is_shared(self) -> bool:  # type: ignore[override]
+    def is_shared(self) -> bool:
         # For TaskFlow's peers, publishing may first need a request to the broker.
         return not (self.is_careful or self._layout.interop)
 
