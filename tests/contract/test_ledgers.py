@@ -183,6 +183,18 @@ def test_result_is_read_back_exactly(ledger, result):
     ledger.drop(ID)
 
 
+@pytest.mark.parametrize("kind", ["sqlite"], indirect=True, scope="module")
+def test_result_of_driver_with_memoryviews_is_bytes(ledger, monkeypatch):
+    complete(ledger, ID, b"r")
+    read = ledger._read
+
+    def read_views(*arguments):
+        return [(*row, memoryview(result)) for *row, result in read(*arguments)]
+
+    monkeypatch.setattr(ledger, "_read", read_views)
+    assert type(ledger.state(ID).result) is bytes
+
+
 @dialects
 def test_batch_queries_and_revocations_equal_single_calls(ledger):
     assert ledger.states([]) == ledger.revoke_many([]) == ledger.reopen_many([]) == []

@@ -264,9 +264,11 @@ class TableLedger(_ledger.Ledger):
         rows: dict[str, _ledger.Row] = {}
         try:
             for batch in _batches(ids):
-                for id, epoch, state, holder, result in self._read(
+                for id, epoch, state, holder, data in self._read(
                     "asking", self._sql.find, {"ids": [*batch]}
                 ):
+                    # Some drivers, such as psycopg2, return a memoryview.
+                    result = None if data is None else bytes(data)
                     rows[id] = _ledger.Row(id, epoch, _ledger.STATES[state], holder, result)
         except exceptions.LedgerFailure as error:
             return [error] * len(ids)
