@@ -116,8 +116,9 @@ def test_request_with_lost_reply_is_not_published_twice(
     assert peer.store.size("q") == 0
 
 
+@pytest.mark.parametrize("is_fence_raised", [False, True])
 def test_row_and_request_lost_before_redis_can_be_published_again(
-    redis_url: str, redis_server: Any, reach: Reach, peer: Both
+    redis_url: str, redis_server: Any, reach: Reach, peer: Both, is_fence_raised: bool
 ) -> None:
     with tcp_proxy.threaded(redis_server.port) as proxy:
         engine = reach(url_with_port(redis_url, redis_server, proxy.port))
@@ -129,6 +130,8 @@ def test_row_and_request_lost_before_redis_can_be_published_again(
             engine.publish(lost)
         proxy.cut()
         engine.publishing = engine.target.open()
+        if is_fence_raised:  # Another thread resumes a flow.
+            assert engine.ledger.raise_fence(_ledger.Fence.of("flow", 1)) == 1
         assert engine.publish(lost, engine.row("new")) == [1, 1]
         assert [claim.granted for claim in peer.take(3)] == [True] * 3
         engine.close()

@@ -286,6 +286,18 @@ def test_open_and_publish_does_not_repeat_an_executed_attempt(server: Server) ->
     assert (server.row(), server.size("q")) == (OPEN, 2)
 
 
+def test_rows_without_messages_do_not_change_the_number_of_the_last_request(
+    server: Server,
+) -> None:
+    server.open_and_publish(scripts.OpenedRow("a", 1, 5, ""))
+    batch, fence = scripts.RoutedBatch("", ()), scripts.OpenedRow("fence-flow", 1, 7, "")
+    server(scripts.open_and_publish(batch, [fence], "u", 0, "digest", "", 1))
+    assert server.row("fence-flow") is not None
+    server.open_and_publish(scripts.OpenedRow("b", 1, 6, "1"))
+    assert server.row("b") == _ledger.Row("b", 1, _ledger.ROW_OPEN)
+    assert server.size("q") == 2
+
+
 def test_open_and_publish_replaces_only_open_rows_of_lower_epochs(server: Server) -> None:
     server.open(("a", 7))
     server.open_and_publish(scripts.OpenedRow("a", 1, 1, ""))

@@ -31,6 +31,7 @@ for i, row in ipairs(rows) do
 end
 order_rows(opened_ids)
 write_messages()
-begin_session(user, number, string.format('%.0f', newest_row))
+-- Only requests are repeated by their numbers. Other threads open other rows at any time.
+if #batch.messages > 0 then begin_session(user, number, string.format('%.0f', newest_row)) end
 counts[#counts + 1] = register_user(digests, user)
 return counts
