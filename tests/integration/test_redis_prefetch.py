@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.redis_ends import SOON, Both
 from tests.support.workers import until
+from wbengine import exceptions
 from wbengine.transports._redis import redis_link, redis_scripts
 from wbengine.transports._redis.redis_link import LOST
 
@@ -244,7 +245,7 @@ def test_write_refusal_of_server_during_wait_is_raised(ends, monkeypatch, client
     taker.assert_no_message()
     client.config_set("min-replicas-to-write", "1")
     try:
-        with pytest.raises(Exception, match="NOREPLICAS"):
+        with pytest.raises(exceptions.TransportFailure, match="NOREPLICAS"):
             taker.drain(1)
     finally:
         client.config_set("min-replicas-to-write", "0")

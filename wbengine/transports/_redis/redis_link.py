@@ -319,7 +319,8 @@ class BlockingWait(Link, Generic[T]):
 
         :returns: the result of the script; nothing if the wait continues in the server.
         :raises LOST: if the connection is lost or the server does not reply.
-        :raises ResponseError: if the server refuses the wait or the script.
+        :raises TransportFailure: if the server refuses the script.
+        :raises ResponseError: if it refuses the wait. The connection is then closed.
         """
         if not self._blocked_keys:
             queues, self._step = self._begin(queues)
@@ -375,7 +376,10 @@ class BlockingWait(Link, Generic[T]):
         except errors.ResponseError:
             self.close()  # The reply of the script would be read as that of a later command.
             raise
-        return self.receive_result(self._step)
+        try:
+            return self.receive_result(self._step)
+        except errors.ResponseError as error:
+            raise self._kind(f"{self.place.shown}: {error}") from error
 
     def pause(self, seconds: float) -> bool:
         """Wait only for a nudge, unless a wait is in the server. Return whether there was one."""
