@@ -254,6 +254,7 @@ def test_server_without_memory_refuses_row_and_message(engine: Engine, client: A
     finally:
         client.config_set("maxmemory", 0)
     assert row.tried is None
+    assert engine.ledger._session == engine.ledger._wanted_session  # type: ignore[attr-defined]
     assert engine.ledger.ids() == set()
     assert engine.publish(row) == [1]
     assert engine.ledger.ids() == {"a"}

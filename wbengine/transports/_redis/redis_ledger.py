@@ -382,6 +382,8 @@ class RedisLedger(_ledger.Ledger):
             session = self._session
             try:
                 done, is_retry = attempt(session)
+            except exceptions.TransportFailure:  # Nothing was executed.
+                raise
             except BaseException:
                 self._end_session(session, claim)
                 raise
