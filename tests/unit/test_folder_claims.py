@@ -46,6 +46,13 @@ def test_claim_after_long_pause_renews_heartbeat_of_worker(connect: Connect, roo
     assert silence is not None and silence < 50
 
 
+def test_heartbeat_stored_while_a_read_waits_is_not_silence(connect: Connect, root: Path) -> None:
+    worker = connect("w")
+    worker.ledger.renew("w")
+    make_heartbeat_older(root, "w", -100)
+    assert worker.ledger.silence("w") == 0
+
+
 def test_a_result_is_written_once(connect: Connect, root: Path) -> None:
     """The reply is read from its ledger row."""
     worker = connect("w")

@@ -61,10 +61,12 @@ class DirectoryLedger(TableLedger):
         super()._open(rows)
 
     def _silence(self, holder: str) -> float | None:
-        silence = super()._silence(holder)
-        if silence is None:
+        rows = self._read("asking", self._sql.silence, {"holder": holder})
+        if not rows:
             return None
-        # While another process blocks all writes, heartbeats cannot be stored.
+        # While another process blocks all writes, heartbeats cannot be stored. A heartbeat that was
+        # stored while this read waited is later than its time.
+        silence = float(rows[0][0])
         return max(0.0, min(silence, folder_tables.now() - self._folder.last_blocked_at))
 
     def close(self) -> None:
