@@ -106,7 +106,7 @@ PARTS: dict[str, tuple[str, ...]] = {
         f"{_WIRE}._engine_side.ledger_operations:LedgerWriter.open",
         f"{_WIRE}._engine_side.ledger_operations:LedgerWriter.publish",
         f"{_WIRE}._engine_side.ledger_operations:LedgerWriter.drop",
-        f"{_WIRE}.ledger._redis:RedisLedger.open_and_publish",
+        "wbengine.transports._redis.redis_ledger:RedisLedger.open_and_publish",
     ),
     HAND_OVER: (
         "wbengine._runtime.run:Run._wait",
