@@ -1,4 +1,4 @@
-"""Ledgers record which worker may run a request, and its result. `base` defines the interface."""
+"""Opening ledgers, which record which worker may run a request, and its result; see `_ledger`."""
 
 from __future__ import annotations
 

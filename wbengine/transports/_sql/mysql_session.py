@@ -40,7 +40,7 @@ _MIN_MYSQL: Final = (8, 0)
 
 
 class MySQLSession(Session):
-    """A connection to MySQL. Its statements are SQL, or functions (see `_mysql_statements`).
+    """A connection to MySQL. Its statements are SQL, or functions (see `mysql_statements`).
 
     The session holds a lock of the server with a name of its own. As long as the lock is in use,
     the session exists. Numbers of connections are used again after a restart of the server.

@@ -1,7 +1,7 @@
 """Tables and statements of the transport through MySQL and MariaDB.
 
 The statements have the names, values and results of those for PostgreSQL
-(`_postgresql_statements`). Each is SQL, or a function that executes several in one transaction at
+(`postgresql_statements`). Each is SQL, or a function that executes several in one transaction at
 level READ COMMITTED, which locks no gaps between rows. These rules prevent most deadlocks:
 
 - Rows are locked in the order: queues, consumers, messages, rows of requests by id.
@@ -383,7 +383,7 @@ ORDER BY place, n LIMIT %(limit)s FOR UPDATE SKIP LOCKED"""
 def TAKE(transaction: Transaction, values: Values) -> Rows:
     """Take the first messages of the queues, and claim the rows of their requests for the holder.
 
-    See `_postgresql_statements.TAKE`.
+    See `postgresql_statements.TAKE`.
     """
     if values["routes"] is not None and not _is_routed(transaction, values):
         return []

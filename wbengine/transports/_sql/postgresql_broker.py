@@ -29,7 +29,7 @@ _VACUUM_SECONDS: Final = 2.0
 #: Delay of the search for messages that were published while a take registered its consumer. If
 #: messages keep arriving, a notification is faster, and no search is necessary.
 _SEARCH_DELAY_SECONDS: Final = 0.005
-#: The place after those of all messages; see `_postgresql_statements`.
+#: The place after those of all messages; see `postgresql_statements`.
 _END_PLACE: Final = 10
 
 #: Place and number of a message in a queue.

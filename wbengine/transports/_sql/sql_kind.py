@@ -44,7 +44,7 @@ class SQLOptions:
 
 
 class SQLKind(BrokerKind):
-    """Queues in a database. The place is a `_sql_session.Place`."""
+    """Queues in a database. The place is a `sql_session.Place`."""
 
     options = SQLOptions
     ledger = "wbengine.transports._sql.sql_ledger:of_broker"
