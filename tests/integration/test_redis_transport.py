@@ -121,6 +121,17 @@ def test_consumer_that_takes_one_of_two_messages_wakes_the_next(ends):
     assert len(two.take_many(group)) == 1
 
 
+def test_drain_without_wait_delivers_more_than_one_batch(ends):
+    taker, sender = ends().queue("q", "k"), ends()
+    frames = [sender.channel.frame(number, "ex", "k") for number in range(150)]
+    assert all(sender.store.publish_many(frames))
+    taker.consume("q", prefetch=1000)
+    with contextlib.suppress(TimeoutError):
+        while True:
+            taker.store.drain(0)
+    assert taker.got == list(range(150))
+
+
 @pytest.mark.usefixtures("patient")
 def test_woken_consumer_without_credit_wakes_another(ends, client):
     full, other, sender = ends().queue("q", "k"), ends(), ends()

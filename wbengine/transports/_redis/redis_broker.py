@@ -328,6 +328,8 @@ class RedisBroker(Broker):
                 raise
             self._end_take(take)
             if entries is not None:
+                # A caller that cannot wait receives the rest, too.
+                self._must_poll = len(entries) >= _MAX_MESSAGES_PER_BATCH
                 return [(entry.group, self._taken(take, entry)) for entry in entries]
             self._redeclare_after_loss()
 
