@@ -163,7 +163,7 @@ class Broker(ReceivingLink):
 
     def __init__(self) -> None:
         self.consumers: list[Consumer] = []
-        #: Rate-limited warnings about such messages, by queue.
+        #: Rate-limited warnings about discarded messages, by queue.
         self.discards = RareWarnings(LOG)
         self._woken = False
 
