@@ -78,13 +78,15 @@ class AmqpWriter(Writer):
 
     def write(self, messages: Sequence[Any]) -> Iterator[None]:
         confirms = self.confirming
-        for message in messages:
-            prepared = confirms.prepare(message)
-            message.sent = True  # First, because another thread reports the confirm.
-            if not confirms.send(prepared):
-                message.sent = False
-            yield None
-        self._amqp.flush()
+        try:
+            for message in messages:
+                prepared = confirms.prepare(message)
+                message.sent = True  # First, because another thread reports the confirm.
+                if not confirms.send(prepared):
+                    message.sent = False
+                yield None
+        finally:  # Also if a message cannot be encoded: those before it are written.
+            self._amqp.flush()
 
     def wake(self) -> None:
         self._amqp.wake_up()
