@@ -132,6 +132,18 @@ def test_connection_lost_while_publishing_calls_the_uncertain_hook(
     assert place.arrived() == [1, 3]
 
 
+def test_confirmed_replies_do_not_repeat_the_warning_of_the_sender(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    done: list[int] = []
+    reply = outgoing.message(env.Envelope("TEST", {}), after=lambda: done.append(1))
+    for _ in range(2):
+        place.sender._reconnects.log_failure("too many connections")
+        place.sender.report_replies([reply])
+    assert caplog.text.count("cannot publish (too many connections), retrying") == 1
+    assert done == [1, 1]
+
+
 def test_hooks_are_called_once_for_each_batch(place: Place) -> None:
     calls: list[tuple[str, list[int]]] = []
 

@@ -43,6 +43,9 @@ class Outbox(Protocol):
     def report_sent(self, messages: Iterable[Any], unrouted: Iterable[Any] = ()) -> None:
         """Report that the broker confirmed messages, and that `unrouted` ones have no queue."""
 
+    def report_replies(self, messages: Iterable[Any]) -> None:
+        """Report that the broker confirmed messages of a receiving connection."""
+
     def report_missing_queue(self) -> None:
         """Report that an exchange or a queue is missing."""
 
@@ -305,4 +308,4 @@ class ReplyPublisher:
         self._outbox.send(message, defer=True)
 
     def _confirmed(self, confirmed: Sequence[Sent]) -> None:
-        self._outbox.report_sent(sent.message for sent in confirmed)
+        self._outbox.report_replies(sent.message for sent in confirmed)

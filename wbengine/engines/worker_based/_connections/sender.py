@@ -275,6 +275,13 @@ class Sender:
             call(message.hooks.unrouted, message)
         _call_sent(messages)
 
+    def report_replies(self, messages: Iterable[OutgoingMessage]) -> None:
+        """Call the hooks of messages that are confirmed on a receiving connection.
+
+        The sender's own connection may still fail, for the reason that was logged.
+        """
+        _call_sent(messages)
+
     def call_later(self, function: Call, *things: Any) -> None:
         """Call `function([thing, ...])` once within milliseconds, with the things of all calls.
 
