@@ -123,7 +123,7 @@ class Refusals(NamedTuple):
 
 
 class InFlight:
-    """The calls of a run that have begun and have no outcome, and the requests to cancel calls.
+    """The submitted calls of a run that have no outcome, and the requests to cancel calls.
 
     It does not contain calls that wait at a gate.
     """

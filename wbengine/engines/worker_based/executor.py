@@ -2,7 +2,7 @@
 
 `WorkerTaskExecutor` is the port of engines: it submits, withdraws and cancels requests, in the
 threads of the engines. It performs the effects of its tracker in the thread whose event caused
-them. Its parts are in `engine_side`:
+them. Its parts are in `_engine_side`:
 
 - `tracker_events`: messages of workers and times, and the lock of the tracker;
 - `ledger_operations`: publishing requests, and their rows;

@@ -1,4 +1,4 @@
-"""Opening ledgers, which record which worker may run a request, and its result; see `_ledger`."""
+"""Ledgers record which worker may run a request, and its result: see `transports._ledger`."""
 
 from __future__ import annotations
 
