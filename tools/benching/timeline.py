@@ -90,7 +90,7 @@ PARTS: dict[str, tuple[str, ...]] = {
         f"{_WIRE}._connections.consumer_loop:ConsumerLoop.answer",
         "wbengine.transports._broker:Broker.drain",
         "wbengine.transports._amqp.amqp_link:AmqpLink.drain",
-        "wbengine.transports._amqp.amqp_writer:AmqpWriter.write",
+        f"{_WIRE}._connections.sender:Sender._publish",
         "wbengine.transports._amqp.amqp_confirms:ReplyPublisher.answer",
         "wbengine.transports._folder.folder_broker:FileBroker.publish_many",
         "wbengine.transports._folder.folder_broker:FileBroker._finish",
@@ -145,7 +145,7 @@ SENDS = {
     "wbengine.transports._redis.redis_broker:RedisBroker.publish_with": (
         "wbengine.transports._redis.redis_link:Link.send_all"
     ),
-    "wbengine.transports._amqp.amqp_writer:AmqpWriter.write": (
+    f"{_WIRE}._connections.sender:Sender._publish": (
         "wbengine.transports._amqp.amqp_socket:AmqpSocket.flush"
     ),
     "wbengine.transports._amqp.amqp_confirms:ReplyPublisher.answer": (
