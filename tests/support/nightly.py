@@ -46,6 +46,11 @@ def selected(names: Sequence[str], commit: str) -> list[str]:
     return [name for name in names if share(name) == chosen]
 
 
+def mixed(names: Sequence[str], commit: str) -> list[str]:
+    """Return the names in an order that depends on the commit."""
+    return sorted(names, key=lambda name: share(f"{commit} {name}", 1 << 32))
+
+
 def sampled(names: Sequence[str], commit: str) -> set[str]:
     """Return the names of the sample of this commit."""
     cases: dict[str, list[str]] = defaultdict(list)
@@ -113,8 +118,12 @@ class All:
         chosen, longest = [
             [item for item in group if item.nodeid in names] for group in (items, longest)
         ]
-        processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-        items[:] = longest_first(chosen, longest, processes)
+        items[:] = longest_first(chosen, longest, _processes())
+
+
+def _processes() -> int:
+    """Return the number of parallel processes of this run."""
+    return int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 
 
 def _limit(item: pytest.Item) -> float:
@@ -125,8 +134,9 @@ def _limit(item: pytest.Item) -> float:
 class Share:
     """Plug-in that selects the tests of a commit.
 
-    These are its share of the slow tests, its sample, tests that were added recently, and all tests
-    of other folders than `SAMPLED`. Tests with `slow(long=True)` belong to no share.
+    These are its share of the slow tests, as far as the time suffices, its sample, tests that were
+    added recently, and all tests of other folders than `SAMPLED`. Tests with `slow(long=True)`
+    belong to no share.
     """
 
     def __init__(self, commit: str) -> None:
@@ -144,11 +154,17 @@ class Share:
             for item in items
             if item.nodeid.startswith(SAMPLED) and item.nodeid not in slow and not _is_fixed(item)
         ]
-        left_out = slow.keys() - set(selected(shared, self._commit))
+        chosen = selected(shared, self._commit)
+        left_out = slow.keys() - set(chosen)
         left_out |= set(cases) - sampled(cases, self._commit)
         tally.waiting |= left_out
         config.hook.pytest_deselected(items=[item for item in items if item.nodeid in left_out])
-        items[:] = [item for item in items if item.nodeid not in left_out]
+        # The time is too short for the whole share: other commits begin with other tests of it.
+        items[:] = longest_first(
+            [item for item in items if item.nodeid not in left_out],
+            [slow[name] for name in mixed(chosen, self._commit)],
+            _processes(),
+        )
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:

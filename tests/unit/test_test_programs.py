@@ -9,10 +9,12 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from tests.support import changes, nightly, python
+from tests.support import changes, nightly, python, tally
 from tests.support.waiting import until
 
 BOTH = pytest.mark.parametrize("real", [False, True], ids=["forked", "real"])
@@ -111,6 +113,35 @@ def test_each_slow_test_belongs_to_the_share_of_some_commit() -> None:
     shares = [nightly.selected(names, commit) for commit in commits]
     assert {name for share in shares for name in share} == set(names)
     assert all(len(share) < 60 for share in shares)
+
+
+class Case:
+    """A collected test with the marker `slow`."""
+
+    def __init__(self, number: int) -> None:
+        self.name = self.nodeid = f"tests/test_{number}"
+
+    def get_closest_marker(self, name: str) -> object:
+        return self if name == "slow" else None
+
+    def iter_markers(self, name: str) -> list[object]:
+        return []
+
+
+def test_commits_of_one_share_begin_with_different_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time of a run is too short for all tests of a share."""
+    monkeypatch.setattr(tally, "waiting", set())
+    monkeypatch.setenv("PYTEST_XDIST_WORKER_COUNT", "2")
+    config: Any = SimpleNamespace(hook=SimpleNamespace(pytest_deselected=lambda **items: None))
+    share = nightly.share("commit 0")
+    commits = [f"commit {number}" for number in range(2000)]
+    names, firsts = set[str](), set[str]()
+    for commit in (each for each in commits if nightly.share(each) == share):
+        items: list[Any] = [Case(number) for number in range(200)]
+        nightly.Share(commit).pytest_collection_modifyitems(config, items)
+        names.update(item.nodeid for item in items)
+        firsts.add(items[0].nodeid)
+    assert firsts == names == set(nightly.selected([*names], "commit 0"))
 
 
 def test_samples_contain_all_cases_and_one_of_each_large_test() -> None:
