@@ -727,10 +727,7 @@ def test_full_server_finishes_requests_and_takes_the_next_ones(full: Server) -> 
         scripts.drop_rows(["a"]),
     ],
     ids=lambda step: next(
-        name
-        for scripts in (scripts.SCRIPTS, scripts.SCRIPTS)
-        for name, script in scripts.items()
-        if script == step.script
+        name for name, script in scripts.SCRIPTS.items() if script == step.script
     ),
 )
 def test_full_server_executes_steps_that_release_or_finish(full: Server, step: Step[Any]) -> None:
