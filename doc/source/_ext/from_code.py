@@ -11,7 +11,8 @@
    .. options:: MODULE:CLASS    a table of the list of options in the docstring of a class
    .. transport_options:: MODULE:CLASS [BEGINNING ...]
                                 a table of the fields of a dataclass, except those that begin so
-   .. methods:: MODULE:CLASS    a table of the public methods of a class
+   .. methods:: MODULE:CLASS [NAME ...]
+                                a table of the public methods of a class, except these
    .. scripts:: FOLDER          a table of the Lua scripts in a folder of the package
    .. operations:: MODULE:NAME  a table of the operations; NAME returns the path of each
    .. roles:: MODULE:NAME       a table of the operations of each role in a tuple
@@ -147,9 +148,10 @@ def transport_options(arguments: Sequence[str]) -> list[str]:
 
 def methods(arguments: Sequence[str]) -> list[str]:
     """Mark the methods that must be implemented."""
+    place, *omitted = arguments
     rows = []
-    for name, each in vars(named(arguments[0])).items():
-        if name.startswith("_") or not inspect.isfunction(each):
+    for name, each in vars(named(place)).items():
+        if name.startswith("_") or name in omitted or not inspect.isfunction(each):
             continue
         text = " ".join((inspect.getdoc(each) or "").split()).replace("`", "``")
         text = re.sub(r":raises ([\w, ]+):", r"Raises \1", text)
