@@ -1,4 +1,4 @@
-"""Ledgers record which worker may run a request, and its result: see `transports._ledger`."""
+"""Open ledgers, which record which worker may run a request, and its result."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Parts of an executor: ledger operations, ownership checks, earlier runs."""
+"""Parts of an executor: its tracker with a lock, operations on rows, and pings."""
