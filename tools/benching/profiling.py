@@ -27,7 +27,7 @@ PARTS = {
     "schedule and records": (
         r"runtime/|persistence/|(storage|arguments|binding|atom)\.py|engines/base"
     ),
-    "connections, queues, ledger": r"/ledger|transports/|redis/|kombu/|amqp/|socket|selectors",
+    "connections, queues, ledger": r"/ledger\.py|transports/|redis/|kombu/|amqp/|socket|selectors",
     "request book, worker's decisions, their shells": r"worker_based/",
 }
 THREADS, OTHER = "threads: locks, wake-ups", "flows built, garbage collected, and others"
