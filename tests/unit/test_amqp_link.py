@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from wbengine.transports._amqp import amqp_link
+from wbengine.transports._kombu.kombu_link import KombuLink
 
 
 class Channel:
@@ -29,6 +32,13 @@ class Channel:
         """Return no message: the queue is empty."""
 
 
+class StalledChannel(Channel):
+    """A channel of a broker that does not reply in time."""
+
+    def basic_get(self, queue: str) -> None:
+        raise TimeoutError("timed out")
+
+
 class Link:
     is_blocked = False
 
@@ -46,11 +56,11 @@ class Message:
 class Consuming(amqp_link.AmqpConsumer):
     """Consumes the queues `first` and `second`."""
 
-    def __init__(self) -> None:
+    def __init__(self, channel: Channel | None = None) -> None:
         link: Any = Link()
         connection: Any = None
-        super().__init__(link, [].append, True, connection, Channel(), "x", 4096)
-        self.resume()
+        super().__init__(link, [].append, True, connection, channel or Channel(), "x", 4096)
+        self.consume(("first", "second"), 4)
 
     def resume(self) -> None:
         self.consume(("first", "second"), 4)
@@ -59,6 +69,7 @@ class Consuming(amqp_link.AmqpConsumer):
 
 def test_message_that_arrives_during_a_pause_leaves_the_later_consumer() -> None:
     work = Consuming()
+    work.run_due(0.0)
     message: Any = Message("0")
     work._deliver(message)
     work.cancel()
@@ -71,6 +82,7 @@ def test_message_that_arrives_during_a_pause_leaves_the_later_consumer() -> None
 
 def test_consumer_of_admitted_message_is_cancelled_until_the_next_poll() -> None:
     work = Consuming()
+    work.run_due(0.0)
     message: Any = Message("1")
     work._deliver(message)
     work.pass_on(message)
@@ -78,3 +90,12 @@ def test_consumer_of_admitted_message_is_cancelled_until_the_next_poll() -> None
     assert work.raw.queues == {"0": "first"}
     work.run_due(0.0)
     assert work.raw.queues == {"0": "first", "1": "second"}
+
+
+def test_missing_reply_while_polling_queues_ends_the_connection() -> None:
+    """A late reply would be lost with its request, or taken for the reply to the next call."""
+    connection: Any = None
+    link = KombuLink(connection, None)
+    link._add(Consuming(StalledChannel()), None)
+    with pytest.raises(ConnectionError, match="does not answer"):
+        link.drain(0.0)

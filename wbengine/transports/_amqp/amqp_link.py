@@ -258,7 +258,7 @@ class AmqpLink(KombuLink):
 
     def drain(self, timeout: float | None = None) -> None:
         now = time.monotonic()
-        due = min(consumer.run_due(now) for consumer in self._consumers)
+        due = self._run_due(now)
         if timeout is None or due - now < timeout:
             timeout = max(0.001, due - now)
         self._receive(0 if self._inbox else timeout)

@@ -190,10 +190,19 @@ class KombuLink(ReceivingLink):
 
     def drain(self, timeout: float | None = None) -> None:
         self._run_calls()
-        now = time.monotonic()
-        for consumer in self._consumers:
-            consumer.run_due(now)
+        self._run_due(time.monotonic())
         self._connection.drain_events(timeout=timeout)
+
+    def _run_due(self, now: float) -> float:
+        """Do the periodic work of all consumers. Return the time of the next call.
+
+        :raises ConnectionError: if the broker does not reply in time. `drain` raises a
+            `TimeoutError` only if no message arrived, and may be called again after it.
+        """
+        try:
+            return min((each.run_due(now) for each in self._consumers), default=math.inf)
+        except TimeoutError as error:
+            raise ConnectionError("it does not answer") from error
 
     def call(self, function: Callable[[], None]) -> None:
         """Call `function` in the thread of the link, now if this is it."""
