@@ -17,10 +17,12 @@ class Channel:
 
     def __init__(self) -> None:
         self.queues: dict[str, str] = {}
+        self.waits: list[bool] = []
 
-    def basic_consume(self, queue: str, consumer_tag: str, **kwargs: Any) -> None:
+    def basic_consume(self, queue: str, consumer_tag: str, *, nowait: bool, **kwargs: Any) -> None:
         assert consumer_tag not in self.queues, f"attempt to reuse tag {consumer_tag!r}"
         self.queues[consumer_tag] = queue
+        self.waits.append(not nowait)
 
     def basic_cancel(self, tag: str, *, nowait: bool) -> None:
         del self.queues[tag]
@@ -56,11 +58,14 @@ class Message:
 class Consuming(amqp_link.AmqpConsumer):
     """Consumes the queues `first` and `second`."""
 
-    def __init__(self, channel: Channel | None = None) -> None:
+    def __init__(
+        self, channel: Channel | None = None, limit: int = 4, *, takes_requests: bool = True
+    ) -> None:
         link: Any = Link()
         connection: Any = None
-        super().__init__(link, [].append, True, connection, channel or Channel(), "x", 4096)
-        self.consume(("first", "second"), 4)
+        channel = channel or Channel()
+        super().__init__(link, [].append, takes_requests, connection, channel, "x", 4096)
+        self.consume(("first", "second"), limit)
 
     def resume(self) -> None:
         self.consume(("first", "second"), 4)
@@ -99,3 +104,8 @@ def test_missing_reply_while_polling_queues_ends_the_connection() -> None:
     link._add(Consuming(StalledChannel()), None)
     with pytest.raises(ConnectionError, match="does not answer"):
         link.drain(0.0)
+
+
+def test_consumer_of_private_queue_waits_until_the_broker_accepts_it() -> None:
+    assert Consuming(limit=0, takes_requests=False).raw.waits == [True, True]
+    assert Consuming(limit=0).raw.waits == [False, False]

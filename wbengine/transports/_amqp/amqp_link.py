@@ -107,7 +107,8 @@ class AmqpConsumer(AmqpChannel, PushConsumer):
     def _add_consumer(self, tag: str, name: str) -> None:
         if tag not in self._last_by_tag:
             self._last_by_tag[tag] = None
-            self.start(name, tag, self._deliver, nowait=True)
+            # Wait for the private queue: if the broker refuses it, the start fails.
+            self.start(name, tag, self._deliver, nowait=self._takes_requests)
 
     def _deliver(self, message: Delivery) -> None:
         if message.consumer_tag in self._last_by_tag:
