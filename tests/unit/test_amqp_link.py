@@ -18,6 +18,7 @@ class Channel:
     def __init__(self) -> None:
         self.queues: dict[str, str] = {}
         self.waits: list[bool] = []
+        self.rejected: list[int] = []
 
     def basic_consume(self, queue: str, consumer_tag: str, *, nowait: bool, **kwargs: Any) -> None:
         assert consumer_tag not in self.queues, f"attempt to reuse tag {consumer_tag!r}"
@@ -33,6 +34,9 @@ class Channel:
     def basic_get(self, queue: str) -> None:
         """Return no message: the queue is empty."""
 
+    def basic_reject(self, number: int, *, requeue: bool) -> None:
+        self.rejected.append(number)
+
 
 class StalledChannel(Channel):
     """A channel of a broker that does not reply in time."""
@@ -43,13 +47,18 @@ class StalledChannel(Channel):
 
 class Link:
     is_blocked = False
+    is_open = True
 
     def enqueue(self, message: Any) -> None:
         """Do nothing: the tests pass on the messages."""
 
+    def wake(self) -> None:
+        """Do nothing: the tests call `run_due`."""
+
 
 class Message:
     body = b""
+    delivery_tag = 1
 
     def __init__(self, tag: str) -> None:
         self.consumer_tag = tag
@@ -109,3 +118,16 @@ def test_missing_reply_while_polling_queues_ends_the_connection() -> None:
 def test_consumer_of_private_queue_waits_until_the_broker_accepts_it() -> None:
     assert Consuming(limit=0, takes_requests=False).raw.waits == [True, True]
     assert Consuming(limit=0).raw.waits == [False, False]
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+def test_request_of_a_closed_connection_is_not_requeued(is_open: bool) -> None:
+    work = Consuming()
+    work.run_due(0.0)
+    message: Any = Message("0")
+    work.deliver(message)
+    link: Any = work._link
+    link.is_open = is_open
+    work.reject(message, requeue=True)
+    assert work.raw.rejected == ([1] if is_open else [])
+    assert not work.unsettled

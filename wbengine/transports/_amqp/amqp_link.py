@@ -173,7 +173,8 @@ class AmqpConsumer(AmqpChannel, PushConsumer):
 
     def reject(self, delivery: Delivery, requeue: bool) -> None:
         self._free(delivery)
-        super().reject(delivery, requeue)
+        if self._link.is_open:  # Otherwise the broker has requeued it with its connection.
+            super().reject(delivery, requeue)
 
     def _free(self, message: Delivery) -> None:
         """Free the slot of a message before it is settled: another may arrive at once after it."""
