@@ -131,3 +131,19 @@ def test_request_of_a_closed_connection_is_not_requeued(is_open: bool) -> None:
     work.reject(message, requeue=True)
     assert work.raw.rejected == ([1] if is_open else [])
     assert not work.unsettled
+
+
+def test_request_that_is_being_returned_uses_no_slot() -> None:
+    work = Consuming(limit=1)
+    work.run_due(0.0)
+    messages: list[Any] = [Message("0"), Message("1")]
+    for message in messages:
+        work._deliver(message)
+    admitted = []
+    for message in messages:
+        work.pass_on(message)
+        admitted.append(work.admits(message))
+    assert admitted == [True, False]
+    work._free(messages[0])
+    work.run_due(0.0)
+    assert work.raw.queues == {"0": "first", "1": "second"}

@@ -144,7 +144,11 @@ class AmqpConsumer(AmqpChannel, PushConsumer):
             self._cancel_consumer_of(message)
             self._must_adjust = True
         is_within = not self._limit or len(self.unsettled) - self._arrived <= self._limit
-        return bool(self.queues) and is_within
+        is_admitted = bool(self.queues) and is_within
+        if not is_admitted:
+            # It uses no slot while it is being returned, and is not acknowledged early.
+            self.unsettled.pop(message, None)
+        return is_admitted
 
     def _cancel_consumer_of(self, message: Delivery) -> None:
         """Cancel the consumer of a message, unless a later one has its tag."""
