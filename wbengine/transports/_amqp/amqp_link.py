@@ -76,8 +76,8 @@ class AmqpConsumer(AmqpChannel, PushConsumer):
 
     def _uncounted(self) -> int:
         """Return the number of unsettled messages that are not the last of their consumers."""
-        counted = sum(each in self.unsettled for each in tuple(self._last_by_tag.values()))
-        return len(self.unsettled) - counted
+        unsettled = frozenset(self.unsettled)  # Read once: other threads settle messages.
+        return len(unsettled) - sum(each in unsettled for each in self._last_by_tag.values())
 
     def run_due(self, now: float) -> float:
         due = super().run_due(now)
