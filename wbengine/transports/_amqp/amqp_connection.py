@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import math
 import select
@@ -281,7 +282,8 @@ class AmqpChannel:
         unclaimed = {each.delivery_tag: each for each in deliveries}
         with self._settling:
             front = []
-            for tag in tuple(self._unacknowledged):
+            # A copy, because the connection's thread adds deliveries; they may be many.
+            for tag in tuple(itertools.islice(self._unacknowledged, len(unclaimed))):
                 if tag not in unclaimed:
                     break
                 front.append(unclaimed.pop(tag))
