@@ -53,7 +53,7 @@ def _nothing() -> None:
 class ConsumerLoop:
     """Connects, passes on messages and reconnects, in the thread that calls `start`.
 
-    `handle(message)` receives each message. Messages are acknowledged in the same thread. The
+    `handle(message)` receives each message, in the same thread. Any thread may acknowledge it. The
     sender publishes on another connection.
     """
 
