@@ -263,7 +263,9 @@ def test_messages_of_each_publishing_thread_arrive_in_order(rabbitmq_url: str) -
 def test_delayed_acknowledgements_cover_exactly_acknowledged_messages(
     rabbitmq_url: str, rabbitmq_server: brokers.Rabbitmq, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sender, "_CALLS_DEFERRED_SECONDS", 3600.0)
+    """They need neither a wake-up nor the sender, which may have no connection."""
+    monkeypatch.setattr(consumer_loop, "ACK_DELAY_SECONDS", 3600.0)
+    monkeypatch.setattr(sender.Sender, "_make_calls", lambda self: None)
     with Client(rabbitmq_url, "e", keeps=True).running() as e:
         e.proxy.consumer.keeps_queue = True
         for number in range(200):

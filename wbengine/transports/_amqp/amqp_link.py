@@ -116,9 +116,10 @@ class AmqpConsumer(AmqpChannel, PushConsumer):
         self._receive(message)
 
     def _receive(self, message: Delivery) -> None:
-        self.unsettled[message] = time.monotonic()
+        if self._takes_requests:
+            self.unsettled[message] = time.monotonic()
         # Several messages arrive only while an AMQP method waits for its reply.
-        if not self._takes_requests and self._link.is_full(len(message.body)):
+        elif self._link.is_full(len(message.body)):
             message.requeue()
             return
         self._arrived += 1
@@ -164,11 +165,11 @@ class AmqpConsumer(AmqpChannel, PushConsumer):
         super().ack(delivery)
 
     def ack_many(self, deliveries: Sequence[Delivery]) -> None:
-        for each in deliveries:
-            self._free(each)
         if not self._takes_requests:
             super().ack_many(deliveries)
             return
+        for each in deliveries:
+            self._free(each)
         for each in deliveries:
             # One frame for each: `answer` may have claimed a request before, and write it later.
             if self.claim(each):

@@ -39,6 +39,10 @@ CONNECT_TIMEOUT_SECONDS: Final = 10.0
 DRAIN_SECONDS: Final = 1.0
 SHORT_DRAIN_SECONDS: Final = 0.05
 
+#: Seconds, and maximum number of messages, for which `ack_later` waits in the consumer's thread.
+ACK_DELAY_SECONDS: Final = 0.05
+MAX_DELAYED_ACKS: Final = 64
+
 #: Pause before reconnecting to a broker that is reachable but does not work.
 RECONNECT_PAUSE_SECONDS: Final = 0.5
 
@@ -90,6 +94,9 @@ class ConsumerLoop:
         self._replies_from = 0.0
         # Whether slots are free before acknowledgements; see `release_many`.
         self._releases_slots = target.is_native
+        # Messages to acknowledge later, and when.
+        self._receipts: deque[Any] = deque()
+        self._receipts_due = math.inf
         self._consumer = 0
         # Time of the next wake-up of the consumer's thread.
         self._sleeps_until = math.inf
@@ -284,7 +291,9 @@ class ConsumerLoop:
             waits_until = None if self._on_wait is None else self._on_wait()
             if self.on_iteration is not None:
                 self.on_iteration(receiver.last_message_at)
-            due = receiver.echo_due if waits_until is None else min(waits_until, receiver.echo_due)
+            due = min(receiver.echo_due, self._acknowledge_later(now))
+            if waits_until is not None:
+                due = min(due, waits_until)
             timeout = min(max_timeout, max(0.001, due - time.monotonic()))
             self._sleeps_until = now + timeout
             try:
@@ -293,6 +302,16 @@ class ConsumerLoop:
                 pass
         while self._pending_calls:
             self._pending_calls.popleft()()
+        self._acknowledge_later(math.inf)
+
+    def _acknowledge_later(self, now: float) -> float:
+        """Acknowledge messages of `ack_later` that are due; return the time of the next call."""
+        if self._receipts:
+            self._receipts_due = min(self._receipts_due, now + ACK_DELAY_SECONDS)
+            if now >= self._receipts_due or len(self._receipts) >= MAX_DELAYED_ACKS:
+                self._receipts_due = math.inf
+                self.ack_many([self._receipts.popleft() for _ in range(len(self._receipts))])
+        return self._receipts_due
 
     def delete_private_queue(self, name: str) -> None:
         """Remove the private queue of a stopped process, unless it is used. Thread-safe."""
@@ -345,8 +364,11 @@ class ConsumerLoop:
         self._free_many(messages)
 
     def ack_later(self, *messages: Any) -> None:
-        """`ack` messages together with others, within milliseconds."""
-        self._sender.call_later(self.ack_many, *messages)
+        """`ack` messages of the private queue together with others."""
+        if self._releases_slots:
+            self._sender.call_later(self.ack_many, *messages)
+        else:  # This does not wake the consumer's thread, and needs no connection of the sender.
+            self._receipts.extend(messages)
 
     def ack_answered(self, acknowledge: Callable[[list[Any]], object], jobs: Sequence[Any]) -> None:
         """Call `acknowledge(jobs)`, which calls `ack_many`, after their replies are published."""
