@@ -286,7 +286,7 @@ def test_open_and_publish_does_not_repeat_an_executed_attempt(server: Server) ->
     assert (server.row(), server.size("q")) == (OPEN, 2)
 
 
-def test_rows_without_messages_do_not_change_the_number_of_the_last_request(
+def test_rows_without_messages_keep_number_of_last_request(
     server: Server,
 ) -> None:
     server.open_and_publish(scripts.OpenedRow("a", 1, 5, ""))
