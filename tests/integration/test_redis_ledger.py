@@ -171,6 +171,22 @@ def test_wiped_server_keeps_identity_of_ledger_without_rows(redis_url, opened, c
     assert opened(str(redis_url)).digest == before
 
 
+@pytest.mark.parametrize("first", ["engine", "worker"])
+def test_each_wipe_of_server_changes_identity_of_ledger(redis_url, opened, client, first):
+    """Otherwise a missing row would prove to the next engine that its request never ran."""
+    engine, worker = opened(str(redis_url)), opened(str(redis_url))
+    identities = {engine.identity}
+    for number in range(2):
+        client.flushdb()
+        if first == "worker":
+            worker.renew("w")
+        engine.open(f"{ID}{number}", 1)
+        assert worker.claim(f"{ID}{number}", 1, "w").granted
+        assert engine.identity == opened(str(redis_url)).identity
+        identities.add(engine.identity)
+    assert len(identities) == 3
+
+
 def test_ledger_adopts_identity_that_another_created_on_wiped_server(redis_url, opened, client):
     engine = opened(str(redis_url))
     client.flushdb()

@@ -42,7 +42,7 @@ class Server:
         for queue in "q", "replies":
             self(scripts.declare("data", [scripts.DeclaredQueue(queue, False)]))
             self(scripts.declare("", (), [scripts.Binding("ex", queue, queue)]))
-        self(scripts.arrive("", 0))
+        self.life = self(scripts.arrive("", 0)).life
         self(scripts.register("?digest", "u"))
         self(scripts.reconcile("u", 0, ()))
 
@@ -118,15 +118,18 @@ class Server:
         rows = rows or (("a", 1),)
         opened_rows = [scripts.OpenedRow(*row, 0, "") for row in rows]
         batch = scripts.RoutedBatch("", ())
-        return self(scripts.open_and_publish(batch, opened_rows, "u", session, "digest", "", 1))
+        return self(
+            scripts.open_and_publish(batch, opened_rows, "u", session, "digest", "", self.life)
+        )
 
     def revoke(self, *rows: tuple[str, int | None]) -> Any:
         return self(scripts.revoke_rows([(*row, _ledger.NO_FENCE) for row in rows]))
 
     def open_and_publish(
-        self, row: scripts.OpenedRow, session: int = 0, life: int = 1, **batch: Any
+        self, row: scripts.OpenedRow, session: int = 0, life: int | None = None, **batch: Any
     ) -> scripts.Opened | Routes | None:
         routed = batch.pop("routed", None) or self.batch(request(row.id, row.epoch), **batch)
+        life = self.life if life is None else life
         return self(scripts.open_and_publish(routed, [row], "u", session, "digest", "", life))
 
     def claim(self, attempt: ClaimAttempt = ATTEMPT, session: int = 0) -> Any:
@@ -264,9 +267,9 @@ def test_messages_in_an_emptied_queue_expire_even_without_a_new_wake_up(server: 
     assert server.client.ttl(server.key("q:q")) > 0
 
 
-@pytest.mark.parametrize(("session", "life"), [(1, 1), (0, 2)], ids=["session", "incarnation"])
+@pytest.mark.parametrize(("session", "life"), [(1, None), (0, 2)], ids=["session", "incarnation"])
 def test_open_and_publish_does_nothing_in_another_session(
-    server: Server, session: int, life: int
+    server: Server, session: int, life: int | None
 ) -> None:
     with server.unchanged():
         row = scripts.OpenedRow("a", 1, 1, "")
@@ -550,10 +553,40 @@ def test_finish_requests_is_refused_like_publish(server: Server) -> None:
 
 def test_arrive_detects_an_incarnation_with_less_data(server: Server) -> None:
     arrival = server(scripts.arrive("", 0))
-    assert arrival == scripts.Arrival(arrival.run_id, 0, 1, 0, 2)
+    assert arrival == scripts.Arrival(arrival.run_id, 0, server.life, 0, 2)
     assert server(scripts.arrive(arrival.run_id, 0)) == arrival
     assert server(scripts.arrive("earlier", 0)).intact_since == 0
-    assert server(scripts.arrive("earlier", 1)).intact_since == 1
+    assert server(scripts.arrive("earlier", 1)).intact_since == server.life
+
+
+def test_arrive_numbers_incarnations_uniquely_although_the_last_is_forgotten(
+    server: Server,
+) -> None:
+    lives = {server.life}
+    for _ in range(2):  # Each restart restores the data of the first incarnation.
+        server.client.hset(server.key("server"), mapping={"run": "old", "life": server.life})
+        lives.add(server(scripts.arrive("old", 1)).life)
+        server.client.hdel(server.key("server"), "from")
+    assert len(lives) == 3
+
+
+@pytest.mark.parametrize("step", ["arrive", "reconcile", "register"])
+def test_first_step_of_a_known_user_detects_that_the_server_was_wiped(
+    server: Server, step: str
+) -> None:
+    run_id = server(scripts.arrive("", 0)).run_id
+    server.client.flushdb()
+    if step == "arrive":
+        server(scripts.arrive(run_id, 1))
+    elif step == "reconcile":
+        server(scripts.reconcile("u", 1, ()))
+    else:
+        server(scripts.register("digest", "u"))
+    lost = server(scripts.arrive("", 0)).intact_since
+    assert lost
+    registration, _ = server(scripts.register("digest", "u"))
+    assert registration.intact_since == lost
+    assert server(scripts.arrive(run_id, 1)).intact_since == lost
 
 
 def test_register_returns_whether_a_digest_is_the_present_or_a_former_one(server: Server) -> None:

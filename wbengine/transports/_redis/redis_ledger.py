@@ -162,6 +162,10 @@ class RedisLedger(_ledger.Ledger):
                 LOG.warning("%s lost its data: it has another identity", self._shown)
                 self._former_digests.append(self._digest)
             self._digest = registration.digest
+        elif registration.intact_since > self._intact_since:
+            LOG.warning("%s lost its data: the rows of open requests are missing", self._shown)
+        with self._lock:
+            self._intact_since = registration.intact_since
         self.note_count(registration.claim_count)
 
     def greet(self, link: Link) -> None:

@@ -153,15 +153,19 @@ class TakenEntry(NamedTuple):
 
 
 class Registration(NamedTuple):
-    """Digest of a ledger, and number of claims that its server has granted, and of revocations."""
+    """Digest of a ledger, and number of claims that its server has granted, and of revocations.
+
+    :ivar intact_since: see `Arrival`.
+    """
 
     digest: str
     claim_count: int
+    intact_since: int = 0
 
     @classmethod
     def read(cls, reply: Sequence[Any]) -> Registration:
-        digest, count = reply
-        return cls(digest.decode(), int(count))
+        digest, *numbers = reply
+        return cls(digest.decode(), *numbers)
 
 
 class Opened(NamedTuple):
@@ -186,7 +190,7 @@ class Finished(NamedTuple):
 
 
 class Arrival(NamedTuple):
-    """The incarnation of a server.
+    """The incarnation of a server. All incarnations have different numbers.
 
     :ivar claim_count: number of claims that it has granted, and of revocations.
     :ivar intact_since: last incarnation that began with lost data, or 0.

@@ -1,5 +1,5 @@
--- Result: digest, count of claims; 1 if the ledger has the argument `digest`, or had it before a
---   loss of data
+-- Result: that of register_user(); 1 if the ledger has the argument `digest`, or had it before a loss
+--   of data
 --
 -- Registers a user of the ledger, and creates the ledger if there is none. An existing digest
 -- stays. Records a heartbeat of a holder, and keeps its rows from expiring.
@@ -17,5 +17,6 @@ if remaining >= 0 and remaining < ROW_MS / 2 then
   for _, id in ipairs(call('SMEMBERS', held_rows_key)) do prolong_row(id) end
 end
 local registration = register_user(digests, user, true)
-registration[3] = registration[1] == digest and 1 or call('SISMEMBER', prefix .. 'former', digest)
+local is_present = registration[1] == digest
+registration[4] = is_present and 1 or call('SISMEMBER', prefix .. 'former', digest)
 return registration

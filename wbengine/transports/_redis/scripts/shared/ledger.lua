@@ -1,5 +1,8 @@
 -- ledger_info() -> its id, the incarnation of its server, the first incarnation with reliable rows,
 --   time until which claims are refused, count of claims
+-- begin_incarnation() -> its number. It is higher than all others, also than those that a loss of data
+--   has removed, because it is at least the present time
+-- declare_loss(number of an incarnation): rows of earlier ones are not reliable
 -- is_forgotten(incarnation in which a row was opened) -> whether the server lost data since
 -- refuses_claims() -> whether claims are refused, because the server has just restarted
 
@@ -11,6 +14,16 @@ local function ledger_info()
     info = call('HMGET', prefix .. 'server', 'ledger', 'life', 'from', 'hold', 'count')
   end
   return info
+end
+local function begin_incarnation()
+  local incarnation = math.max(tonumber(ledger_info()[2] or 0) + 1, now())
+  info[2] = string.format('%.0f', incarnation)
+  call('HSET', prefix .. 'server', 'life', info[2])
+  return incarnation
+end
+local function declare_loss(incarnation)
+  ledger_info()[3] = string.format('%.0f', incarnation)
+  call('HSET', prefix .. 'server', 'from', info[3])
 end
 local function is_forgotten(incarnation)
   return tonumber(incarnation) < tonumber(ledger_info()[3] or 0)

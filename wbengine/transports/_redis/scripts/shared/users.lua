@@ -1,7 +1,9 @@
 -- read_session(user) -> number of the session, and of the last row; nil if there is none
 -- is_session(user, number) -> whether this is the number of its session
 -- begin_session(user, number, last row): store this session
--- register_user(digests, user, calls are rare) -> digest of the ledger, count of claims
+-- check_loss(): if there is no ledger, although a user knows it, its rows are lost
+-- register_user(digests, user, calls are rare) -> digest of the ledger, count of claims, last
+--   incarnation that began with lost data
 --
 -- Steps of another session have no effect. A session includes a report of the user.
 --
@@ -18,6 +20,10 @@ local function is_session(user, number) return (read_session(user)) == number en
 local function begin_session(user, number, last_row)
   call('HSET', prefix .. 'users', user, now() .. ' ' .. number .. ' ' .. last_row)
 end
+local function check_loss()
+  local id, _, from = unpack(ledger_info())
+  if not (id or from) then declare_loss(begin_incarnation()) end
+end
 local function report_user(user)
   local number, last_row = read_session(user)
   local session = number and ' ' .. number .. ' ' .. last_row or ''
@@ -27,10 +33,11 @@ local function report_user(user)
   end
 end
 local function register_user(digests, user, is_rare)
-  local id, count = ledger_info()[1], ledger_info()[5]
+  local id = ledger_info()[1]
   for new, digest in string.gmatch(digests, '(%??)(%S+)') do
     local is_known = digest == id or new ~= ''
     if not id then
+      if new == '' then check_loss() end
       call('HSET', prefix .. 'server', 'ledger', digest)
       id = digest
     end
@@ -41,5 +48,5 @@ local function register_user(digests, user, is_rare)
   end
   -- If each request calls this, few calls report.
   if is_rare or now() % 50 == 0 then report_user(user) end
-  return {id, count or 0}
+  return {id, tonumber(ledger_info()[5] or 0), tonumber(ledger_info()[3] or 0)}
 end
