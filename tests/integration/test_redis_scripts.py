@@ -312,6 +312,15 @@ def test_open_and_publish_replaces_only_open_rows_of_lower_epochs(server: Server
     assert server.row() == _ledger.Row("a", 8, _ledger.ROW_CLAIMED, "w")
 
 
+def test_fence_can_be_raised_after_a_loss_of_data(server: Server) -> None:
+    rows = ("a", 1), (f"{_ledger.FENCE_PREFIX}f", 1)
+    server.open(*rows)
+    server.client.hset(server.key("server"), "from", server.life + 1)
+    server.open(*((id, 2) for id, _ in rows))
+    epochs = [row and row.epoch for row in server(scripts.read_rows([id for id, _ in rows]))]
+    assert epochs == [1, 2]  # The request may have run.
+
+
 def test_open_and_publish_is_refused_like_publish(server: Server) -> None:
     batch = server.batch(request())
     server(scripts.declare("", (), [scripts.Binding("ex", "q", "new")]))

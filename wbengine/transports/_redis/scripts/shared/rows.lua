@@ -1,5 +1,5 @@
 -- read_row(id) -> row; nil if there is none. A row that is OPEN although a worker may have claimed
---   it before a loss of data appears as CLAIMED by FORGOTTEN
+--   it before a loss of data appears as CLAIMED by FORGOTTEN. No worker claims the row of a fence
 -- full_result(row) -> its result; '' if it is lost
 -- write_row(id, row, milliseconds until it expires): without the last, its expiry does not change
 -- open_row(id, epoch, incarnation, milliseconds to keep its result or '') -> whether it was
@@ -23,7 +23,8 @@ local function read_row(id)
   row.epoch, row.state, row.holder, row.life, row.ttl, row.body, row.claim, start =
     string.match(text, '^(%S+) (%S+) (%S*) (%S+) (%S*) (%S*) ([^\n]*)\n()')
   row.result = string.sub(text, start)
-  if row.state == 'open' and is_forgotten(row.life) then
+  local is_fence = string.sub(id, 1, #FENCE_PREFIX) == FENCE_PREFIX
+  if row.state == 'open' and is_forgotten(row.life) and not is_fence then
     row.state, row.holder = 'claimed', FORGOTTEN
   end
   return row
