@@ -424,6 +424,7 @@ def test_after_a_power_loss_open_requests_count_as_lost(
     """A claim may not be on the disk yet, so open requests count as claimed by a lost worker."""
     with contextlib.closing(ledgers.open_ledger(f"dir://{root}")) as ledger:
         ledger.open_many([("open", 1), ("claimed", 1), ("done", 1)])
+        ledger.raise_fence(ledgers.Fence.of("f", 2))
         for id in ("claimed", "done"):
             assert ledger.claim(id, 1, "w").granted
         ledger.finish("done", 1, "w", b"r")
@@ -439,6 +440,7 @@ def test_after_a_power_loss_open_requests_count_as_lost(
             assert ledger.claim("done", 1, "w2").result == b"r"
             assert ledger.reopen("open", 2) is None
             assert ledger.claim("open", 2, "w2").granted
+            assert ledger.raise_fence(ledgers.Fence.of("f", 3)) == 3
     assert "open requests are treated as lost" in caplog.text
 
 

@@ -29,6 +29,7 @@ from wbengine import exceptions
 from wbengine._sqlite import sqlite_files
 from wbengine._sqlite.fork_gate import ForkGate
 from wbengine._text import data_formats
+from wbengine.transports import _ledger
 from wbengine.transports._folder import files
 
 __all__ = ["FREE", "LOST_OWNER", "NAME", "MAX_TAKES", "Folder", "now", "open_folder"]
@@ -131,7 +132,8 @@ CREATE TRIGGER booted AFTER UPDATE OF boot ON about BEGIN
   UPDATE message SET at = NEW.booted;
   UPDATE queue SET used = NEW.booted;
   UPDATE request SET changed = NEW.booted;
-  UPDATE request SET state = 1, holder = '{LOST_OWNER}' WHERE state = 0 AND NOT NEW.is_whole;
+  UPDATE request SET state = 1, holder = '{LOST_OWNER}'
+    WHERE state = 0 AND NOT NEW.is_whole AND id NOT GLOB '{_ledger.FENCE_PREFIX}*';
 END;
 """
 
