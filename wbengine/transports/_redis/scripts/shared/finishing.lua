@@ -10,20 +10,20 @@
 local finished_ids, deleted_ids = {}, {}
 local function finish_row(id, row, result, body, result_ms)
   row.state, row.holder, row.claim, row.result, row.body = 'done', '', '', result, body
-  local lifetime = math.min(tonumber(row.ttl) or ROW_MS, tonumber(result_ms) or math.huge)
+  local lifetime = math.min(tonumber(row.ttl) or math.huge, tonumber(result_ms) or math.huge)
   finished_ids[#finished_ids + 1] = id
   if lifetime == 0 then
     call('DEL', row_key(id))
     deleted_ids[#deleted_ids + 1] = id
     return
   end
-  write_row(id, row, lifetime < ROW_MS and lifetime)
+  local is_limited = lifetime < math.huge
+  write_row(id, row, is_limited and lifetime)
   if body == '' then return end
-  local remaining = call('PTTL', row_key(id))
-  if remaining < 0 then
-    call('PERSIST', prefix .. 'b:' .. body)
+  if is_limited then
+    call('PEXPIRE', prefix .. 'b:' .. body, math.max(lifetime, OWNED_QUEUE_MS))
   else
-    call('PEXPIRE', prefix .. 'b:' .. body, math.max(remaining, OWNED_QUEUE_MS))
+    call('PERSIST', prefix .. 'b:' .. body)
   end
   return '&' .. body
 end

@@ -4,15 +4,15 @@
 -- write_row(id, row, milliseconds until it expires): without the last, its expiry does not change
 -- open_row(id, epoch, incarnation, milliseconds to keep its result or '') -> whether it was
 --   created, or has replaced an OPEN row with a lower epoch
--- reopen_row(id, row): change it to OPEN
--- prolong_row(id): set its expiry back to the default, if it has one
+-- reopen_row(id, row): change it to OPEN, with the expiry of a new row
+-- prolong_row(id): let it exist for the default time, if it would expire earlier
 -- remove_rows(ids): delete rows in any state, with their results
 -- order_rows(ids): store that these rows are opened or finished now
 -- is_held_by(holder, row, epoch): also true for any holder if the server lost the real one
 --
 -- A row has an epoch, a state, a holder, the incarnation of the server in which it was opened, the
--- milliseconds for which its result is kept if less than ROW_MS, the ID of the rest of its result
--- if it is out of line, the name of its claim, and its result. All are strings, '' if missing.
+-- milliseconds for which its engine keeps the result, if limited, the ID of the rest of its result if
+-- it is out of line, the name of its claim, and its result. All are strings, '' if missing.
 
 -- include ledger
 
@@ -38,6 +38,10 @@ local function row_text(row)
   local line = {row.epoch, row.state, row.holder, row.life, row.ttl, row.body, row.claim}
   return table.concat(line, ' ') .. '\n' .. row.result
 end
+-- The result of an unfinished row may be wanted for longer than ROW_MS; nil: for any time.
+local function unfinished_lifetime(row)
+  return row.ttl ~= '' and math.max(tonumber(row.ttl), ROW_MS) or nil
+end
 local function write_row(id, row, lifetime)
   if lifetime then
     call('SET', row_key(id), row_text(row), 'PX', string.format('%.0f', lifetime))
@@ -46,14 +50,12 @@ local function write_row(id, row, lifetime)
   end
 end
 local function open_row(id, epoch, incarnation, result_ms)
-  local lifetime = tonumber(result_ms) or math.huge
-  local set = {row_key(id), row_text({
-    epoch = epoch, state = 'open', holder = '', life = incarnation,
-    ttl = lifetime < ROW_MS and result_ms or '', body = '', claim = '', result = '',
-  })}
-  if lifetime < math.huge then
-    set[3], set[4] = 'PX', string.format('%.0f', math.max(lifetime, ROW_MS))
-  end
+  local new_row = {
+    epoch = epoch, state = 'open', holder = '', life = incarnation, ttl = result_ms,
+    body = '', claim = '', result = '',
+  }
+  local set, lifetime = {row_key(id), row_text(new_row)}, unfinished_lifetime(new_row)
+  if lifetime then set[3], set[4] = 'PX', string.format('%.0f', lifetime) end
   if call('SET', set[1], set[2], 'NX', unpack(set, 3)) then return true end
   local row = read_row(id)
   local is_replaced = row.state == 'open' and tonumber(row.epoch) < tonumber(epoch)
@@ -61,7 +63,8 @@ local function open_row(id, epoch, incarnation, result_ms)
   return is_replaced
 end
 local function prolong_row(id)
-  if call('PTTL', row_key(id)) >= 0 then call('PEXPIRE', row_key(id), ROW_MS) end
+  local remaining = call('PTTL', row_key(id))
+  if remaining >= 0 and remaining < ROW_MS then call('PEXPIRE', row_key(id), ROW_MS) end
 end
 local function order_rows(ids)
   if #ids == 0 then return end
@@ -72,8 +75,7 @@ end
 local function reopen_row(id, row)
   if row.holder ~= '' then call('SREM', prefix .. 'held:' .. row.holder, id) end
   row.state, row.holder, row.claim, row.life = 'open', '', '', ledger_info()[2] or 0
-  write_row(id, row)
-  prolong_row(id)
+  write_row(id, row, unfinished_lifetime(row))
   order_rows({id})
 end
 local function remove_rows(ids)
