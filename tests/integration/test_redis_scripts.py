@@ -500,6 +500,25 @@ def test_leave_of_the_last_consumer_deletes_all_keys_of_queues(server: Server) -
     assert names == {b"server", b"users"} | ({b"beats"} & names)
 
 
+def test_leave_removes_silent_consumers_only_after_they_had_time_to_report(server: Server) -> None:
+    """The first consumer that leaves after a downtime must not delete replies to the others."""
+    server(scripts.declare("data", [scripts.DeclaredQueue("mine", True)]))
+    server.publish(b"1")
+    server.publish(b"reply", queue="mine")
+    server.take()
+    for key, name in ("c", "c"), ("own", "mine"):
+        server.client.zadd(server.key(key), {name: 5})
+    for gap in "before", "since":
+        assert server(scripts.join("other", "data"))
+        if gap == "since":
+            server(scripts.sweep_dead_consumers(10, "other", (), ()))
+        assert not server(scripts.leave("other", ()))
+        assert (server.numbers(), server.size("mine")) == (["1"], 1)
+    server.client.hset(server.key("m"), "since", 5)
+    assert not server(scripts.leave("other", ()))
+    assert (server.size("q"), server.size("mine")) == (1, 0)
+
+
 # -- finishing
 
 

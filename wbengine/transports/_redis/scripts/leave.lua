@@ -1,20 +1,24 @@
 -- Result: 1 if all keys were deleted, else 0
 --
 -- Removes a consumer and requeues its messages. The last one deletes all keys, unless messages
--- exist.
+-- exist. After a pause in which no process called `sweep_dead_consumers`, for example because the
+-- server was down, silent consumers and owners first get time to report.
 
 -- include put_back
 -- include drop_queue
 
 first_write()
-local time, is_undelivered = now(), {}
+local silent_since, is_undelivered = now() - GONE_MS, {}
 for _, name in ipairs(undelivered) do is_undelivered[name] = true end
 if consumer ~= '' then remove_consumer(consumer, is_undelivered) end
-if call('ZCOUNT', consumers_key, '(' .. time - GONE_MS, '+inf') > 0 then return 0 end
+if call('ZCOUNT', consumers_key, '(' .. silent_since, '+inf') > 0 then return 0 end
+local silent_queues = call('ZRANGEBYSCORE', prefix .. 'own', '-inf', silent_since)
+local swept = call('HMGET', meta_key, 't', 'since')
+local had_time = tonumber(swept[1] or 0) >= silent_since
+  and tonumber(swept[2] or now()) <= silent_since
+if not had_time and (#silent_queues > 0 or call('ZCARD', consumers_key) > 0) then return 0 end
 for _, other in ipairs(call('ZRANGE', consumers_key, 0, -1)) do remove_consumer(other, {}) end
-for _, queue in ipairs(call('ZRANGEBYSCORE', prefix .. 'own', '-inf', time - GONE_MS)) do
-  drop_queue(queue)
-end
+for _, queue in ipairs(silent_queues) do drop_queue(queue) end
 local queues = call('SMEMBERS', prefix .. 'qs')
 for _, queue in ipairs(queues) do
   if call('EXISTS', queue_key(queue)) == 1 then return 0 end
