@@ -579,6 +579,22 @@ def test_connection_without_worker_name_does_not_claim(redis_url, taker):
     assert taker.take(1)[0].granted
 
 
+@pytest.mark.parametrize(("holder", "waits"), [("", False), ("w", False), ("w", True)])
+def test_each_new_connection_detects_restart_before_any_step(redis_url, client, holder, waits):
+    """Otherwise a take could claim a row, or a new row would count as opened before the restart."""
+    with contextlib.closing(Taker(redis_url, holder)) as taker:
+        if not waits:
+            taker.connection.release()
+        client.hset("wbe:{ex}:server", "run", "earlier")
+        if waits:
+            taker.channel.basic_consume("q", False, taker.messages.append, consumer_tag="q")
+            with pytest.raises(TimeoutError):
+                taker.connection.drain_events(timeout=0.1)
+        else:
+            taker.target.open().release()
+        assert client.hget("wbe:{ex}:server", "run") != b"earlier"
+
+
 def test_requeued_request_can_be_claimed_by_another_worker(redis_url, taker):
     taker.ledger.open(ID, 1)
     taker.send(ID)

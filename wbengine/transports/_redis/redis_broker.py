@@ -98,7 +98,8 @@ class RedisBroker(Broker):
         super().__init__()
         self.place = place
         self._rows = rows
-        self._link = Link(place, greet=rows.ledger.greet if rows.holder else None)
+        greet = rows.ledger.greet if rows.ledger is not None else None
+        self._link = Link(place, greet=greet)
         self._run = self._link.run
         # Declarations to repeat, and the id of the data that contains the first one.
         self._data_id = ""
@@ -107,7 +108,10 @@ class RedisBroker(Broker):
         self._dead_after = dead_after
         self._consumer_name = ""
         self._waiting: BlockingWait[list[TakenEntry] | None] = BlockingWait(
-            place, self._begin_wait, lambda: self._run(redis_scripts.end_wait(self._consumer_name))
+            place,
+            self._begin_wait,
+            lambda: self._run(redis_scripts.end_wait(self._consumer_name)),
+            greet,
         )
         self._awaited: StartedTake
         self._take_numbers = itertools.count(1)

@@ -292,14 +292,16 @@ class BlockingWait(Link, Generic[T]):
         place: Place,
         begin: Callable[[Sequence[str]], tuple[Sequence[str], Step[T]]],
         poke: Callable[[], object],
+        greet: Greeting | None = None,
     ) -> None:
         """Create a connection.
 
         :param begin: called before each wait in the server, with the queues; returns those of them
             from which the script after the wait takes messages, and this script.
         :param poke: ends the wait in the server.
+        :param greet: see `Link`.
         """
-        super().__init__(place)
+        super().__init__(place, greet=greet)
         self._begin = begin
         self._poke = poke
         # The keys for which the server waits; none: it does not.
