@@ -729,6 +729,21 @@ def test_sweep_rows_keeps_holders_with_rows_or_heartbeats(server: Server) -> Non
     assert server.client.zrange(server.key("beats"), 0, -1) == [b"w", b"new"]
 
 
+def test_sweep_rows_deletes_remains_of_killed_processes(server: Server) -> None:
+    server.open(("a", 1), ("b", 1))
+    server.claim()
+    server.claim(ClaimAttempt("b", 1, "w", "claim 2"))
+    server.client.zadd(server.key("beats"), {"w": 5})
+    server.client.delete(server.key("r:a"))  # It has expired.
+    server.client.hset(server.key("users"), "killed", "5 0 0")
+    server(scripts.sweep_rows(60_000, 0, False))
+    assert server.client.smembers(server.key("held:w")) == {b"b"}
+    assert server.client.hkeys(server.key("users")) == [b"u"]
+    server.client.delete(server.key("r:b"))
+    server(scripts.sweep_rows(60_000, 0, False))
+    assert not server.client.exists(server.key("held:w"), server.key("beats"))
+
+
 # -- a server without free memory
 
 

@@ -1,7 +1,8 @@
 -- Result: number of removed rows, number of other rows that were read, whether there may be more
 --
 -- Deletes rows that are older than `age`. Rows whose holder has a heartbeat in this time stay.
--- Holders that have no rows and no heartbeat in this time are deleted after the last rows.
+-- Holders that have no rows and no heartbeat in this time are deleted after the last rows, and users
+-- that were killed and have not reported for LEDGER_MS.
 
 -- include rows
 
@@ -19,9 +20,16 @@ remove_rows(removed_ids)
 local has_more = #ids == 500
 if not has_more then
   for _, holder in ipairs(call('ZRANGEBYSCORE', prefix .. 'beats', '-inf', before)) do
-    if call('EXISTS', prefix .. 'held:' .. holder) == 0 then
-      call('ZREM', prefix .. 'beats', holder)
+    local held_rows_key = prefix .. 'held:' .. holder
+    for _, id in ipairs(call('SMEMBERS', held_rows_key)) do  -- Rows may have expired.
+      if call('EXISTS', row_key(id)) == 0 then call('SREM', held_rows_key, id) end
     end
+    if call('EXISTS', held_rows_key) == 0 then call('ZREM', prefix .. 'beats', holder) end
+  end
+  local users = call('HGETALL', prefix .. 'users')
+  for i = 1, #users, 2 do
+    local reported = tonumber(string.match(users[i + 1], '^%d+'))
+    if reported < now() - LEDGER_MS then call('HDEL', prefix .. 'users', users[i]) end
   end
 end
 return {#removed_ids, #ids - #removed_ids, has_more and 1 or 0}
