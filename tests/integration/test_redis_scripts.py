@@ -500,6 +500,22 @@ def test_leave_of_the_last_consumer_deletes_all_keys_of_queues(server: Server) -
     assert names == {b"server", b"users"} | ({b"beats"} & names)
 
 
+@pytest.mark.parametrize("undelivered", ["1", "1:1", "2", "1:2"])
+def test_leave_undoes_claims_of_undelivered_messages_that_others_have_requeued(
+    server: Server, undelivered: str
+) -> None:
+    server.open()
+    server.publish(request())
+    server.take()
+    server.client.zadd(server.key("c"), {"c": 0})
+    server(scripts.sweep_dead_consumers(10, "", (), ()))
+    server.client.hset(server.key("m"), "since", 0)
+    assert server(scripts.sweep_dead_consumers(10, "", (), ())) == 1
+    assert server.row() == CLAIMED
+    server(scripts.leave("c", [undelivered], "w"))
+    assert server.row() == (OPEN if undelivered in ("1", "1:1") else CLAIMED)
+
+
 def test_leave_removes_silent_consumers_only_after_they_had_time_to_report(server: Server) -> None:
     """The first consumer that leaves after a downtime must not delete replies to the others."""
     server(scripts.declare("data", [scripts.DeclaredQueue("mine", True)]))

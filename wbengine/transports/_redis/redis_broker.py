@@ -507,7 +507,9 @@ class RedisBroker(Broker):
 
     def _leave(self) -> None:
         """Requeue unacknowledged messages and remove unused keys. Never raises."""
-        departure = redis_scripts.leave(self._consumer_name, tuple(self._undelivered))
+        departure = redis_scripts.leave(
+            self._consumer_name, tuple(self._undelivered), self._rows.holder
+        )
         second_link = Link(self.place.with_timeouts(1.0, 1.0))
         for link in self._link, second_link:
             try:

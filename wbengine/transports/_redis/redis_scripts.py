@@ -307,11 +307,12 @@ def sweep_dead_consumers(
 
 
 @SCRIPTS.declare
-def leave(reply: Any, consumer: str, undelivered: Collection[str]) -> bool:
+def leave(reply: Any, consumer: str, undelivered: Collection[str], holder: str = "") -> bool:
     """Return whether all keys were deleted.
 
     :param consumer: a consumer, or ''.
     :param undelivered: numbers of takes without a reply, and `TAKE:NUMBER` of undelivered messages.
+    :param holder: the holder of its claims, or ''.
     """
     return bool(reply)
 

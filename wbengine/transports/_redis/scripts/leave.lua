@@ -1,7 +1,8 @@
 -- Result: 1 if all keys were deleted, else 0
 --
--- Removes a consumer and requeues its messages. The last one deletes all keys, unless messages
--- exist. After a pause in which no process called `sweep_dead_consumers`, for example because the
+-- Removes a consumer, requeues its messages, and undoes the claims of those that were not delivered,
+-- also if another process has requeued them because the consumer was silent. The last consumer
+-- deletes all keys, unless messages exist. After a pause in which no process called `sweep_dead_consumers`, for example because the
 -- server was down, silent consumers and owners first get time to report.
 
 -- include put_back
@@ -11,6 +12,16 @@ first_write()
 local silent_since, is_undelivered = now() - GONE_MS, {}
 for _, name in ipairs(undelivered) do is_undelivered[name] = true end
 if consumer ~= '' then remove_consumer(consumer, is_undelivered) end
+local claimed_ids = #undelivered > 0 and call('SMEMBERS', prefix .. 'held:' .. holder) or {}
+for _, id in ipairs(claimed_ids) do
+  local row = read_row(id)
+  local claimed_by, take_number, number = string.match(row and row.claim or '', '^(%x+):(%d+):(.+)$')
+  if claimed_by == consumer
+    and (is_undelivered[take_number] or is_undelivered[take_number .. ':' .. number])
+  then
+    reopen_row(id, row)
+  end
+end
 if call('ZCOUNT', consumers_key, '(' .. silent_since, '+inf') > 0 then return 0 end
 local silent_queues = call('ZRANGEBYSCORE', prefix .. 'own', '-inf', silent_since)
 local swept = call('HMGET', meta_key, 't', 'since')
