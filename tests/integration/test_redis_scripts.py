@@ -689,6 +689,17 @@ def test_close_deletes_the_ledger_with_its_last_user_unless_rows_exist(server: S
     assert not server.client.exists(*map(server.key, ("server", "users")))
 
 
+def test_close_after_a_downtime_keeps_users_that_had_no_time_to_report(server: Server) -> None:
+    server.client.hset(server.key("users"), "other.c", "5 0 0")
+    server.client.hset(server.key("m"), mapping={"t": 5, "since": 5})
+    server(scripts.close("u", []))
+    assert server.client.hkeys(server.key("users")) == [b"other.c"]
+    server(scripts.sweep_dead_consumers(10, "", (), ()))
+    server.client.hset(server.key("m"), "since", 5)
+    server(scripts.close("u", []))
+    assert not server.client.exists(*map(server.key, ("server", "users")))
+
+
 # -- rows (tests/contract/test_ledgers.py tests which of them each step changes)
 
 

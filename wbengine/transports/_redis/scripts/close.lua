@@ -1,9 +1,9 @@
--- Closes the ledger for a user. The last user removes everything, unless there are rows.
+-- Closes the ledger for a user. The last user removes everything, unless there are rows. Users that
+-- consume and were killed do not count, after the others had time to report.
 
--- include server
+-- include silence
 
-local silent_since = now() - 15000
-if call('ZCOUNT', prefix .. 'c', silent_since, '+inf') == 0 then
+if had_time() ~= false and call('ZCOUNT', consumers_key, silent_since, '+inf') == 0 then
   local users = call('HGETALL', prefix .. 'users')
   for i = 1, #users, 2 do
     local is_silent = tonumber(string.match(users[i + 1], '^%d+')) < silent_since

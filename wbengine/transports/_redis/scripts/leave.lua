@@ -7,9 +7,10 @@
 
 -- include put_back
 -- include drop_queue
+-- include silence
 
 first_write()
-local silent_since, is_undelivered = now() - GONE_MS, {}
+local is_undelivered = {}
 for _, name in ipairs(undelivered) do is_undelivered[name] = true end
 if consumer ~= '' then remove_consumer(consumer, is_undelivered) end
 local claimed_ids = #undelivered > 0 and call('SMEMBERS', prefix .. 'held:' .. holder) or {}
@@ -24,10 +25,7 @@ for _, id in ipairs(claimed_ids) do
 end
 if call('ZCOUNT', consumers_key, '(' .. silent_since, '+inf') > 0 then return 0 end
 local silent_queues = call('ZRANGEBYSCORE', prefix .. 'own', '-inf', silent_since)
-local swept = call('HMGET', meta_key, 't', 'since')
-local had_time = tonumber(swept[1] or 0) >= silent_since
-  and tonumber(swept[2] or now()) <= silent_since
-if not had_time and (#silent_queues > 0 or call('ZCARD', consumers_key) > 0) then return 0 end
+if not had_time() and (#silent_queues > 0 or call('ZCARD', consumers_key) > 0) then return 0 end
 for _, other in ipairs(call('ZRANGE', consumers_key, 0, -1)) do remove_consumer(other, {}) end
 for _, queue in ipairs(silent_queues) do drop_queue(queue) end
 local queues = call('SMEMBERS', prefix .. 'qs')
