@@ -96,7 +96,7 @@ def in_memory(clock: clocks.Clock = clocks.SYSTEM) -> Ledger:
 def snapshot(ledger: Ledger) -> Callable[[], None]:
     """Copy the content of a ledger in memory. The returned function restores it like a Redis.
 
-    After that, rows that were OPEN count as lost with their worker, because they possibly ran.
+    After that, requests that were OPEN count as lost with their worker, because they possibly ran.
     """
     assert isinstance(ledger, InMemory)
     tables = (ledger._rows, ledger._changed, ledger._heartbeats)
@@ -108,7 +108,7 @@ def snapshot(ledger: Ledger) -> Callable[[], None]:
             table.clear()
             table.update(old)
         for id, row in ledger._rows.items():
-            if row.state == _ledger.ROW_OPEN:
+            if row.state == _ledger.ROW_OPEN and not id.startswith(_ledger.FENCE_PREFIX):
                 ledger._rows[id] = Row(id, row.epoch, _ledger.ROW_CLAIMED, FORGOTTEN)
 
     return set_back
