@@ -9,7 +9,10 @@
 
 first_write()
 local held_rows_key = prefix .. 'held:' .. holder
-if holder ~= '' then call('ZADD', prefix .. 'beats', now(), holder) end
+if holder ~= '' then
+  call('ZADD', prefix .. 'beats', now(), holder)
+  call('PEXPIRE', held_rows_key, LEDGER_MS)
+end
 -- The row of a task that runs for days must not expire before the task ends.
 local sample = holder ~= '' and call('SRANDMEMBER', held_rows_key)
 local remaining = sample and call('PTTL', prefix .. 'r:' .. sample) or -1
