@@ -822,6 +822,7 @@ def test_full_server_finishes_requests_and_takes_the_next_ones(full: Server) -> 
         scripts.end_wait("c"),
         scripts.reconcile("u", 1, [ATTEMPT]),
         scripts.claim("u", 0, ClaimAttempt("b", 1, "w", "2")),
+        scripts.arrive("earlier", 99),
         scripts.register("digest", "u", "w"),
         scripts.finish_rows("w", "", [("a", 1, b"result")]),
         scripts.release("u", 0, "a", 1, "w"),

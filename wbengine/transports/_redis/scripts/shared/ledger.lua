@@ -23,6 +23,7 @@ local function begin_incarnation()
 end
 local function declare_loss(incarnation)
   ledger_info()[3] = string.format('%.0f', incarnation)
+  call('PEXPIRE', prefix .. 'server', LEDGER_MS)  -- It needs no memory, like `first_write`.
   call('HSET', prefix .. 'server', 'from', info[3])
 end
 local function is_forgotten(incarnation)
