@@ -16,6 +16,7 @@ from wbengine.transports import _ledger
 from wbengine.transports._broker import MAX_BATCH_BYTES
 from wbengine.transports._redis import redis_scripts as scripts
 from wbengine.transports._redis.redis_broker import RedisBroker
+from wbengine.transports._redis.redis_ledger import RedisLedger
 from wbengine.transports._redis.redis_link import Link, Place
 from wbengine.transports._redis.redis_scripts import ClaimAttempt
 from wbengine.transports._routing import Routes
@@ -723,6 +724,21 @@ def test_register_records_a_heartbeat_and_prolongs_rows(server: Server) -> None:
     silence = server.silence("w")
     assert silence is not None and silence < 10**9
     assert server.client.pttl(server.key("r:a")) > 60_000
+
+
+def test_read_rows_reads_large_results_in_parts(server: Server) -> None:
+    half = b"x" * (MAX_BATCH_BYTES // 2)
+    ids = ["a", "missing", "b", "c", "missing", "d"]
+    results = {"a": half, "b": half, "c": half + half + b"x", "d": b""}
+    server.open(*((id, 1) for id in results))
+    for id, result in results.items():
+        server.claim(ClaimAttempt(id, 1, "w", id))
+        assert server(scripts.finish_rows("w", "", [(id, 1, result)])) == [True]
+    assert [len(server(scripts.read_rows(ids[start:]))) for start in (0, 3, 4)] == [3, 1, 2]
+    with contextlib.closing(RedisLedger(server.place)) as ledger:
+        rows = ledger.states(ids)
+    stored = [row.result if isinstance(row, _ledger.Row) else row for row in rows]
+    assert stored == [results.get(id) for id in ids]
 
 
 def test_list_rows_returns_pages_in_order_of_time_and_id(server: Server) -> None:

@@ -64,9 +64,9 @@ def test_function_converts_the_reply_with_its_arguments(declare: Declare) -> Non
 
 def test_reply_with_another_number_of_rows_is_refused() -> None:
     read = redis_scripts.read_rows(["a", "b"]).read
-    assert read([None, None]) == [None, None]
+    assert read([2, [None, None]]) == [None, None]
     with pytest.raises(ValueError, match="shorter"):
-        read([None])
+        read([2, [None]])
 
 
 def test_revocation_without_removed_row_has_no_claim_count() -> None:

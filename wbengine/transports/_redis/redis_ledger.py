@@ -328,7 +328,11 @@ class RedisLedger(_ledger.Ledger):
         states: list[_ledger.Row | exceptions.LedgerFailure | None] = []
         try:
             for batch in portions(ids):
-                states += self._run(redis_scripts.read_rows(batch))[0]
+                read_count = 0
+                while read_count < len(batch):
+                    rows, _ = self._run(redis_scripts.read_rows(batch[read_count:]))
+                    states += rows
+                    read_count += len(rows)
         except exceptions.LedgerFailure as error:
             states += [error] * (len(ids) - len(states))
         return states

@@ -451,7 +451,9 @@ def drop_rows(reply: Any, ids: Sequence[str]) -> None: ...
 
 @SCRIPTS.declare
 def read_rows(reply: Any, ids: Sequence[str]) -> list[_ledger.Row | None]:
-    return [row and _row(id, *row) for id, row in zip(ids, reply, strict=True)]
+    """Return the first rows: not all, if their results are large."""
+    count, rows = reply
+    return [row and _row(id, *row) for id, row in zip(ids[:count], rows, strict=True)]
 
 
 @SCRIPTS.declare
