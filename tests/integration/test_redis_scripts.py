@@ -382,6 +382,16 @@ def test_take_leaves_messages_that_exceed_the_byte_limit_in_their_places(server:
     assert [entry.number for entry in server.take(number="2")] == ["2", "3"]
 
 
+def test_take_limits_the_bytes_of_stored_results(server: Server) -> None:
+    server.open(("a", 1), ("b", 1))
+    for id in "ab":
+        server.claim(ClaimAttempt(id, 1, "w", id))
+        server(scripts.finish_rows("w", "", [(id, 1, b"x" * MAX_BATCH_BYTES)]))
+    server.publish(request("a"), request("b"))
+    assert [entry.number for entry in server.take()] == ["1"]
+    assert [entry.number for entry in server.take(number="2")] == ["2"]
+
+
 def test_join_records_a_report_and_a_heartbeat(server: Server) -> None:
     assert server(scripts.join("c", "data", "w"))
     silence = server.silence("w")

@@ -54,6 +54,7 @@ local function take_messages(order)
         if id and digest == order.digest then
           reply = claim_row(id, epoch, holder, consumer .. ':' .. order.number .. ':' .. number)
           if reply[1] == 'GRANTED' then granted_ids[#granted_ids + 1], last_granted = id, reply end
+          bytes = bytes + #reply[4]
         end
         taken[#taken + 1] = {index - 1, queue, number, data, reply}
       end
