@@ -751,6 +751,30 @@ def test_read_rows_reads_large_results_in_parts(server: Server) -> None:
     assert stored == [results.get(id) for id in ids]
 
 
+@pytest.mark.parametrize(
+    "step",
+    [
+        scripts.list_rows("-inf", "", 10),
+        scripts.sweep_rows(0, 0, True),
+        scripts.drop_rows(["a"]),
+        scripts.revoke_rows([("a", 1, _ledger.NO_FENCE)]),
+    ],
+    ids=["list", "sweep", "drop", "revoke"],
+)
+def test_steps_that_need_no_results_do_not_read_them(server: Server, step: Step[Any]) -> None:
+    """Each result may have megabytes, and a step may read a thousand rows."""
+
+    def gets() -> int:
+        return int(server.client.info("commandstats").get("cmdstat_get", {}).get("calls", 0))
+
+    server.open()
+    server.claim()
+    server(scripts.finish_rows("w", "", [("a", 1, b"result")]))
+    before = gets()
+    server(step)
+    assert gets() == before
+
+
 def test_list_rows_returns_pages_in_order_of_time_and_id(server: Server) -> None:
     server.open(("b", 1), ("a", 1))
     server.claim()

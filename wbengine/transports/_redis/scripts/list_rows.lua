@@ -21,7 +21,7 @@ while #listed <= limit do
   for i = 1, #page, 2 do
     local id, time = page[i], page[i + 1]
     if #listed <= limit and (time ~= since or is_later(id)) then
-      local row = read_row(id)
+      local row = read_head(id)
       if row then listed[#listed + 1] = {time, id, row.epoch, row.state, row.holder} end
     end
   end

@@ -8,7 +8,7 @@
 local flags, revoked_ids = {}, {}
 for i, fenced_row in ipairs(rows) do
   local id, epoch, fence = unpack(fenced_row)
-  local row = read_row(id)
+  local row = read_head(id)
   local is_open = row and row.state == 'open'
   local is_later = is_open and epoch ~= '' and tonumber(row.epoch) > tonumber(epoch)
   local is_revoked = is_open and not is_later and not is_refused(fence.id, fence.number)

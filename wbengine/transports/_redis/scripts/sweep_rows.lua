@@ -10,7 +10,7 @@ local before = now() - age
 local ids = call('ZRANGEBYSCORE', prefix .. 'rows', '-inf', before, 'LIMIT', first, 500)
 local removed_ids = {}
 for _, id in ipairs(ids) do
-  local row = read_row(id)
+  local row = read_head(id)
   local heartbeat = row and row.holder ~= '' and call('ZSCORE', prefix .. 'beats', row.holder)
   local is_kept = heartbeat and tonumber(heartbeat) > before
     or only_done and not (row and row.state == 'done')

@@ -1,5 +1,6 @@
 -- read_row(id) -> row; nil if there is none. A row that is OPEN although a worker may have claimed
 --   it before a loss of data appears as CLAIMED by FORGOTTEN. No worker claims the row of a fence
+-- read_head(id) -> row without its result, which may be large
 -- full_result(row) -> its result; '' if it is lost
 -- write_row(id, row, milliseconds until it expires): without the last, its expiry does not change
 -- open_row(id, epoch, incarnation, milliseconds to keep its result or '') -> whether it was
@@ -17,9 +18,8 @@
 -- include ledger
 
 local function row_key(id) return prefix .. 'r:' .. id end
-local function read_row(id)
-  local text, row, start = call('GET', row_key(id)), {}, nil
-  if not text then return end
+local function parse_row(id, text)
+  local row, start = {}, nil
   row.epoch, row.state, row.holder, row.life, row.ttl, row.body, row.claim, start =
     string.match(text, '^(%S+) (%S+) (%S*) (%S+) (%S*) (%S*) ([^\n]*)\n()')
   row.result = string.sub(text, start)
@@ -28,6 +28,14 @@ local function read_row(id)
     row.state, row.holder = 'claimed', FORGOTTEN
   end
   return row
+end
+local function read_row(id)
+  local text = call('GET', row_key(id))
+  return text and parse_row(id, text) or nil
+end
+local function read_head(id)
+  local text = call('GETRANGE', row_key(id), 0, 1023)  -- The line before the result is shorter.
+  return text ~= '' and parse_row(id, text) or nil
 end
 local function full_result(row)
   if row.body == '' then return row.result end
@@ -82,7 +90,7 @@ local function remove_rows(ids)
   if #ids == 0 then return end
   local keys = {}
   for _, id in ipairs(ids) do
-    local row = read_row(id)
+    local row = read_head(id)
     keys[#keys + 1] = row_key(id)
     if row and row.holder ~= '' then call('SREM', prefix .. 'held:' .. row.holder, id) end
     if row and row.body ~= '' then keys[#keys + 1] = prefix .. 'b:' .. row.body end
