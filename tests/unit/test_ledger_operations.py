@@ -130,6 +130,33 @@ def test_reopen_succeeds_for_request_without_row() -> None:
     assert rows.reopen([(entry, 2)]) == [(True, None)]
 
 
+@pytest.mark.parametrize("unused", [0, 2000])
+def test_sweep_reads_all_rows_only_for_many_requests(
+    unused: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A ledger can contain the rows of 100,000 requests and fences of other flows."""
+    ledger, rows, _ = open_rows()
+    ledger.open_many([("ended", 1), ("other", 1)])
+    reads: list[set[str]] = []
+
+    def ids() -> set[str]:
+        reads.append(MemoryLedger.ids(ledger))
+        return reads[-1]
+
+    monkeypatch.setattr(ledger, "ids", ids)
+    assert rows.sweep(iter(["ended", *(f"unused{n}" for n in range(unused))])) == 1
+    assert (dropped(ledger, "ended"), dropped(ledger, "other")) == (True, False)
+    assert len(reads) == (unused > 0)
+    assert rows.sweep(iter(())) == 0
+
+
+def test_sweep_of_unreachable_ledger_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    ledger = Away()
+    ledger.why = "away"
+    assert Rows(ledger, 60.0).sweep(["ended"]) == 0
+    assert "failed to delete unused ledger rows: away" in caplog.text
+
+
 def test_request_of_lost_owner_is_concluded() -> None:
     ledger, rows, entry = open_rows()
     ledger.open(entry.id, 1)

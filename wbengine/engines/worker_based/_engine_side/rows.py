@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 from wbengine import exceptions as exc
 from wbengine._concurrency.crash_points import crashpoint
@@ -18,6 +19,9 @@ from wbengine.transports import _ledger as ledgers
 from wbengine.types import failure as ft
 
 LOG = logging.getLogger(__name__)
+
+#: Number of requests above which the ids of all rows are read, to find those that have rows.
+_MAX_READ_ROWS: Final = 1000
 
 
 class Rows:
@@ -131,20 +135,29 @@ class Rows:
     def sweep(self, ended: Iterable[str]) -> int:
         """Remove rows whose results are saved; return how many existed.
 
-        Cost: one read if the ledger is empty, for any length of `ended`.
+        Cost: O(ended), or one read of the ids of all rows if there are many.
         """
         stale: list[str] = []
         try:
-            existing = self._ledger.ids()
-            stale = (
-                [request_id for request_id in ended if request_id in existing] if existing else []
-            )
+            stale = self._existing(ended)
             if stale:
                 crashpoint("executor.before-sweep")
                 self._ledger.drop_many(stale)
         except exc.LedgerFailure as error:
             LOG.warning("failed to delete unused ledger rows: %s", error)
         return len(stale)
+
+    def _existing(self, request_ids: Iterable[str]) -> list[str]:
+        remaining = iter(request_ids)
+        first_ids = list(itertools.islice(remaining, _MAX_READ_ROWS + 1))
+        if len(first_ids) > _MAX_READ_ROWS:
+            existing = self._ledger.ids()
+            return [id for id in itertools.chain(first_ids, remaining) if id in existing]
+        rows = self._ledger.states(first_ids)
+        for row in rows:
+            if isinstance(row, exc.LedgerFailure):
+                raise row
+        return [id for id, row in zip(first_ids, rows, strict=True) if row is not None]
 
     def _failure_reply(self, tracked: TrackedRequest, failure: ft.Failure) -> bytes:
         data = {"result": pr.failure_to_dict(failure)}
