@@ -70,7 +70,6 @@ class EarlierRuns:
         """
         flow, record, executor = self._storage.flow_uuid, self._stored_record(), self._executor
         used: dict[str, str] = record[_LEDGERS] if record is not None else {}
-        executor.expect(flow, used)
         sole = self._own and executor.inheritable
         executor.guard(flow, None if lease is None else lease.check, sole=sole)
         if lease is not None:
@@ -78,6 +77,8 @@ class EarlierRuns:
             if executor.begin_run(flow, number, is_resumed=record is not None) != number:
                 # Another engine owns the flow, or the store was restored from an older backup.
                 _check_ownership(lease)
+        # After the call to the ledger: an idle executor may not have noticed a loss of its rows.
+        executor.expect(flow, used)
         name = (record or {}).get(_EXECUTOR)
         if sole:
             name = executor.uuid
