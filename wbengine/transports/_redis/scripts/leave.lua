@@ -2,8 +2,9 @@
 --
 -- Removes a consumer, requeues its messages, and undoes the claims of those that were not delivered,
 -- also if another process has requeued them because the consumer was silent. The last consumer
--- deletes all keys, unless messages exist. After a pause in which no process called `sweep_dead_consumers`, for example because the
--- server was down, silent consumers and owners first get time to report.
+-- deletes all keys, unless messages exist. After a pause in which no process called
+-- `sweep_dead_consumers`, for example because the server was down, silent consumers and owners first
+-- get time to report.
 
 -- include put_back
 -- include drop_queue
