@@ -25,6 +25,14 @@ from wbengine.persistence.backends import _memory
 Load = Callable[..., Any]
 
 
+@pytest.fixture(autouse=True)
+def ends_loops() -> Iterator[None]:
+    """Check that no thread of an event loop is left. A browser of other tests may have one."""
+    before = loop_threads()
+    yield
+    assert loop_threads() <= before
+
+
 @pytest.fixture(params=["given threads", "given processes", "worker children"])
 def load(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Load]:
     """Return `engines.load` for a kind of engine that `tests/contract/flows` does not run."""
@@ -37,7 +45,6 @@ def load(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Load]:
         url = f"memory://{tmp_path.name}"
         with worker_in_thread(url, tasks, processes_count=2):
             yield functools.partial(engines.load, engine="worker-based", url=url)
-    assert loop_threads() == []
 
 
 @pytest.fixture(params=["serial", "threads", "worker"])
@@ -50,17 +57,14 @@ def near(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Load]:
         url = f"memory://{tmp_path.name}"
         with worker_in_thread(url, tasks, threads_count=2):
             yield functools.partial(engines.load, engine="worker-based", url=url)
-    assert loop_threads() == []
 
 
 def process_pool() -> futures.Executor:
     return futures.ProcessPoolExecutor(1)
 
 
-def loop_threads() -> list[str]:
-    return [
-        t.name for t in threading.enumerate() if t.name.startswith(("wbengine-loop", "asyncio"))
-    ]
+def loop_threads() -> set[threading.Thread]:
+    return {t for t in threading.enumerate() if t.name.startswith(("wbengine-loop", "asyncio"))}
 
 
 def run(load: Load, flow: Any, **store: Any) -> Any:
@@ -189,7 +193,6 @@ def test_local_coroutine_runs_in_engine_process(tmp_path: Path) -> None:
     url = f"filesystem://{tmp_path / 'broker'}"
     storage = engines.run(here, engine="worker-based", url=url)
     assert storage["where"][0] == os.getpid()
-    assert loop_threads() == []
 
 
 def test_suspend_waits_for_running_coroutine(tmp_path: Path) -> None:
