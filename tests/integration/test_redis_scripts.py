@@ -290,12 +290,10 @@ def test_open_and_publish_does_not_repeat_an_executed_attempt(server: Server) ->
     assert (server.row(), server.size("q")) == (OPEN, 2)
 
 
-def test_rows_without_messages_keep_number_of_last_request(
-    server: Server,
-) -> None:
+def test_rows_without_messages_keep_number_of_last_request(server: Server) -> None:
     server.open_and_publish(scripts.OpenedRow("a", 1, 5, ""))
-    batch, fence = scripts.RoutedBatch("", ()), scripts.OpenedRow("fence-flow", 1, 7, "")
-    server(scripts.open_and_publish(batch, [fence], "u", 0, "digest", "", 1))
+    fence = scripts.OpenedRow("fence-flow", 1, 7, "")
+    server.open_and_publish(fence, routed=scripts.RoutedBatch("", ()))
     assert server.row("fence-flow") is not None
     server.open_and_publish(scripts.OpenedRow("b", 1, 6, "1"))
     assert server.row("b") == _ledger.Row("b", 1, _ledger.ROW_OPEN)
