@@ -153,6 +153,25 @@ def test_other_signals_keep_handlers_of_user_code(handler: Any) -> None:
         signal.signal(signal.SIGHUP, before)
 
 
+def test_signal_with_a_handler_of_user_code_does_not_stop_the_command() -> None:
+    stopped, state_logged, handled = threading.Event(), threading.Event(), threading.Event()
+    before = signal.signal(signal.SIGHUP, lambda *_: handled.set())
+
+    def work() -> list[Any]:
+        state_logged.set()
+        return []
+
+    signals = stop_signals.StopSignals(stopped.set, stopped.set, work)
+    try:
+        with signals.installed():
+            os.kill(os.getpid(), signal.SIGHUP)
+            os.kill(os.getpid(), signal.SIGUSR1)  # It is handled after the other one.
+            assert handled.wait(10) and state_logged.wait(10)
+            assert not signals.received and not stopped.is_set()
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 FLOW = linear_flow.Flow("idle")
 
 

@@ -95,6 +95,9 @@ class StopSignals:
                         threading.Thread(target=act, daemon=True).start()
 
     def _action(self, number: int) -> _Act | None:
+        # Python also writes the numbers of signals that user code handles.
+        if number in _OPTIONAL and signal.getsignal(number) != self._on_signal:
+            return None
         if number == signal.SIGUSR1:
             return lambda: object_names.load("wbengine._cli.process_state:log")(self._work)
         if number not in _STOP:
