@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Final
 
 import sqlalchemy as sa
 
+from wbengine import exceptions
 from wbengine.engines import _allowed, _submission
 from wbengine.engines._flow_inputs import JsonInputs
 from wbengine.jobs import _stored
@@ -18,12 +20,14 @@ from wbengine.schedules._ticks import Schedule
 
 __all__ = ["Firing"]
 
+LOG: Final = logging.getLogger(__name__)
+
 
 class Firing:
     """Submits flows of ticks to a board.
 
-    If the board is in another store, the job is posted after the flow is saved; if this process
-    dies before that, a conductor of the board posts it.
+    If the board is in another store, the job is posted after the flow is saved. If that fails, or
+    this process dies before, a conductor of the board posts it.
 
     :param flows: factories that may be called.
     """
@@ -70,7 +74,10 @@ class Firing:
         _stored.note_submitted(flow.meta, board, place)
         is_saved = self._backend.save_new_books([book], first)
         if is_saved:
-            board.repost(flow.uuid, flow.name, book, place)
+            try:
+                board.repost(flow.uuid, flow.name, book, place)
+            except exceptions.JobFailure as error:
+                LOG.warning("flow %s has no job yet, a conductor posts it: %s", flow.uuid, error)
         return is_saved
 
     def is_busy(self, flow_uuid: str) -> bool:

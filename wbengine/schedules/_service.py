@@ -27,7 +27,8 @@ class ScheduleService:
 
     A firing is one transaction: it advances the schedule, if its next tick is still the one that
     was read, and saves the flow of the tick with its job. If `board` is in another store, the job
-    is posted afterwards; if this process dies before that, another conductor of the board posts it.
+    is posted afterwards. If that fails, or this process dies before, a conductor of the board posts
+    it.
 
     :param clock: returns Unix seconds; replaces the clock of the database.
     :param flows: factories that may be called (see `engines.flow_from_detail`).
@@ -95,10 +96,9 @@ class ScheduleService:
         self._paused_until.pop(entry.name, None)
         try:
             return self._process(entry, now)
-        except (exceptions.StorageFailure, exceptions.JobFailure):
-            raise
-        except (Exception, SystemExit, KeyboardInterrupt) as error:  # Errors of the factory.
+        except BaseException as error:  # Errors of the factory, or of the store of this flow.
             LOG.warning("cannot fire schedule %s: %s", entry.name, error, exc_info=True)
+            # If the database itself has failed, this raises an error, which ends the poll.
             self.schedules.note_trouble(entry, f"{type(error).__name__}: {error}")
             self._paused_until[entry.name] = time.monotonic() + self.RETRY_SECONDS
             return self.RETRY_SECONDS
