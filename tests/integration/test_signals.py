@@ -319,6 +319,30 @@ def test_unread_signal_precedes_timeout(store: base.Backend) -> None:
     assert engine.storage.fetch("found") == ("used", 1)
 
 
+def test_timeout_waits_until_the_signals_can_be_read(
+    store: base.Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = manual_clock.ManualClock()
+    engine = load_at(clock, line(timeout=3600), backend=store)
+    engine.compile()
+    engine.prepare()
+    signal = Signal.of("approved", 1, time.time())
+    with store.get_connection() as connection:
+        read = type(connection).signals
+
+        def read_late(self: Any, uuids: Any) -> Any:
+            if 3600 <= clock.monotonic() < 3605:
+                raise exceptions.StorageFailure("the store is unreachable")
+            return read(self, uuids)
+
+        monkeypatch.setattr(type(connection), "signals", read_late)
+        for state in engine.run_iter(deadline=10_000):
+            if state == states.WAITING and clock.time() == 0 and approved_waits(engine):
+                connection.put_signal(engine.storage.flow_uuid, signal)
+    assert engine.storage.fetch("found") == ("used", 1)
+    assert clock.monotonic() == 3605
+
+
 def approved_waits(engine: engine_base.Engine) -> bool:
     return engine.storage.get_atom_state("wait-for-approved") == states.RUNNING
 

@@ -15,7 +15,8 @@ import pytest
 from tests.support import typed_orders
 from tests.support.typed_orders import Approval, Receipt
 from tests.support.waiting import until
-from wbengine import engines, operations, states, task, testing
+from wbengine import engines, exceptions, operations, states, task, testing
+from wbengine.patterns import unordered_flow
 from wbengine.persistence import backends
 from wbengine.types import codec
 
@@ -117,6 +118,52 @@ def test_task_that_waits_accepts_a_second_signal_after_a_wrong_one(backend: Any)
     assert handle.signal("approved", JSON_ANN) == 2
     testing.run_submitted(backend)
     assert handle.result(10)["approval"] == ANN
+
+
+def test_second_signal_is_refused_if_the_first_one_was_not_discarded(backend: Any) -> None:
+    handle = submit(backend, typed_orders.approved_flow)
+    assert handle.signal("approved", ANN) == 1
+    with pytest.raises(exceptions.Duplicate, match="already has signal 'approved'"):
+        handle.signal("approved", {"by": "bob", "limit": "2"})
+    testing.run_submitted(backend)
+    assert handle.result(10)["approval"] == ANN
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_running_task_accepts_one_signal_after_a_discarded_one(backend: Any, stored: bool) -> None:
+    Waits.end.clear()
+    other_task = Waits("other")
+    flow = unordered_flow.Flow("f").add(*typed_orders.approved_flow(), other_task)
+    engine = engines.load(
+        flow, backend=backend if stored else None, engine="parallel", executor="threaded"
+    )
+    engine.compile()
+    engine.prepare()
+    running = threading.Thread(target=engine.run)
+    running.start()
+    try:
+        until(lambda: engine.storage.get_atom_state("wait-for-approved") == states.RUNNING, 10)
+        engine.signal("approved", {"by": "ann", "limit": "much"})  # It satisfies the schema.
+        until(lambda: sends_second(engine), 10)
+        with pytest.raises(exceptions.Duplicate):
+            engine.signal("approved", JSON_ANN)
+    finally:
+        other_task.end.set()
+        running.join(10)
+    assert engine.storage.fetch("approval") == ANN
+
+
+def sends_second(engine: Any) -> bool:
+    with contextlib.suppress(exceptions.Duplicate):
+        return bool(engine.signal("approved", JSON_ANN) == 2)
+    return False
+
+
+class Waits(task.Task):
+    end = threading.Event()
+
+    def execute(self) -> None:
+        self.end.wait(20)
 
 
 @pytest.mark.parametrize("factory", [typed_orders.approved_flow, typed_orders.approved])

@@ -585,6 +585,10 @@ class AtomLifecycle:
                 record.state = states.FAILURE if record.failure is not None else states.SUCCESS
                 self._storage.writer.mark(record)
 
+    def mark(self, record: models.AtomDetail) -> None:
+        """Write a changed record with the next write."""
+        self._storage.writer.mark(record)
+
     def store_waits(self, waiting: Iterable[calls.Invocation]) -> None:
         """Store in the flow's record which tasks wait for signals."""
         waits = []

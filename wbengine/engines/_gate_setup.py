@@ -59,7 +59,11 @@ def make_gates(
         gate = object_names.load("wbengine._runtime.gates.child_flows:ChildGate")
         gates.append(gate(make_children, received, clock, end, lifecycle.record_of))
     if received is not None:
-        gates.append(signals_and_sleeps.WaitGate(received, timers, clock, end, lifecycle.record_of))
+        gates.append(
+            signals_and_sleeps.WaitGate(
+                received, timers, clock, end, lifecycle.record_of, lifecycle.mark
+            )
+        )
     if pauses is not None:
         gates.append(
             paused_types.PauseGate(compiled.plan, pauses, timers, clock, is_running(lifecycle))

@@ -1061,8 +1061,13 @@ class Engine(abc.ABC):
         if any_name:
             return waiting.add_next(new_signal).number
         if not waiting.add([new_signal]):
-            if any(wait.expects(name) for wait in waits):
-                return waiting.add_next(new_signal).number  # The other ones were discarded.
+            # Loaded here, because few signals are sent twice.
+            find_numbers = object_names.load(
+                "wbengine.persistence._sent_signals:numbers_after_discarded"
+            )
+            for number in find_numbers(name, self._flow_detail):
+                if waiting.add([new_signal.numbered(number)]):
+                    return int(number)
             raise exceptions.Duplicate(
                 f"Flow {flow!r} already has signal {name!r}: its first value counts"
             )

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Final
 
 from wbengine import exceptions, states
 from wbengine._introspection import object_names
-from wbengine.persistence import base
+from wbengine.persistence import base, models
 from wbengine.signals import Signal
 
-__all__ = ["send"]
+__all__ = ["numbers_after_discarded", "send"]
 
 #: Maximum number of times that a sender of a signal reads the stored signals, and of numbers that
 #: it tries after each read. Only concurrent senders of the same name can take these numbers.
@@ -49,14 +49,25 @@ def send(
     if any_name:
         return _put_next(connection, flow_uuid, signal.distinct())
     if not connection.put_signal(flow_uuid, signal):
-        waits = [record.waits_for for record in connection.get_flow_details(flow_uuid)]
-        if any(wait is not None and wait.expects(signal.name) for wait in waits):
-            # The task has discarded the stored ones.
-            return _put_next(connection, flow_uuid, signal.distinct())
+        records = connection.get_flow_details(flow_uuid)
+        for number in numbers_after_discarded(signal.name, records):
+            numbered = signal.distinct().numbered(number)
+            if connection.put_signal(flow_uuid, numbered):
+                return numbered
         raise exceptions.Duplicate(
             f"Flow {flow_uuid} already has signal {signal.name!r}: its first value counts"
         )
     return signal
+
+
+def numbers_after_discarded(name: str, records: Iterable[models.AtomDetail]) -> list[int]:
+    """Return the numbers of the signals that tasks accept because they discarded the earlier ones.
+
+    :param records: those of a flow without workflows.
+    """
+    waits = (record.waits_for for record in records)
+    numbers = {wait.number for wait in waits if wait is not None and wait.expects(name)}
+    return sorted(numbers - {1})
 
 
 def _put_next(connection: base.Connection, flow_uuid: str, signal: Signal) -> Signal:

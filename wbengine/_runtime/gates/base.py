@@ -74,6 +74,9 @@ class Gate:
     #: `admit_calls`.
     is_active: bool = True
 
+    #: Number of signals that waiting tasks have discarded during this run.
+    discards: int = 0
+
     @property
     def delays_flow(self) -> bool:
         """Whether the flow itself waits: nothing may begin, except reversions."""

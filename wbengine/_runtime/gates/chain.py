@@ -38,6 +38,8 @@ class GateChain:
         self.may_await_signals = bool(self._signal_gates)
         # Calls that `changed_waits` returned last. None: an earlier run may have stored some.
         self._stored_waits: list[calls.Invocation] | None = None
+        # Discarded signals at that time.
+        self._stored_discards = 0
         self._read_active()
 
     def _read_active(self) -> None:
@@ -142,15 +144,17 @@ class GateChain:
     def changed_waits(self, in_flight: int) -> list[calls.Invocation] | None:
         """Return the first calls that wait for signals if nothing else is in flight.
 
-        Return None if they have not changed since the latest call.
+        Return None if neither they nor the signals that they discarded have changed since the
+        latest call.
         """
         waiting = [gate.waiting_calls or () for gate in self._signal_gates]
         waits: list[calls.Invocation] = []
         if sum(map(len, waiting)) == in_flight:
             waits = list(itertools.islice(itertools.chain(*waiting), MAX_STORED_WAITS))
-        if waits == self._stored_waits:
+        discards = sum(gate.discards for gate in self._signal_gates)
+        if waits == self._stored_waits and discards == self._stored_discards:
             return None
-        self._stored_waits = waits
+        self._stored_waits, self._stored_discards = waits, discards
         return waits
 
     def is_awaiting_signal(self) -> bool:

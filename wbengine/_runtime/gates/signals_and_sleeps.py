@@ -30,6 +30,8 @@ LOG: Final = logging.getLogger(__name__)
 
 #: Key in an atom's `meta`: a `listing.Wait`.
 WAITS_FOR: Final = models.WAITS_FOR
+#: Pause until signals are read again that could not be read at the end of a wait.
+_READ_AGAIN_SECONDS: Final = 1.0
 #: Key in an atom's `meta`: stored names of the signals that were discarded, while it waits.
 _DISCARDED: Final = "discarded_signals"
 
@@ -119,14 +121,16 @@ class ReceivedSignals:
     def get(self, name: str, number: int = 1) -> Signal | None:
         return self._signals.get((name, number))
 
-    def read(self) -> None:
-        """Read earlier signals from the store. After an error, a later call reads them."""
+    def read(self) -> bool:
+        """Read earlier signals from the store. Return False if a later call may read them."""
         try:
             self.load()
             self.is_damaged = False
         except exceptions.StorageFailure as error:
             self.is_damaged = isinstance(error, exceptions.CorruptRecord)
             LOG.warning("The signals to flow %s could not be read: %s", self._uuid, error)
+            return self.is_damaged
+        return True
 
     def load(self) -> None:
         """Read earlier signals from the store.
@@ -143,6 +147,7 @@ class WaitGate(base.Gate):
 
     :param end: called with a call that has ended, and its outcome.
     :param record: returns the record of a call.
+    :param mark: marks a record as changed.
     """
 
     def __init__(
@@ -152,12 +157,14 @@ class WaitGate(base.Gate):
         clock: clocks.Clock,
         end: Callable[[calls.Invocation, calls.Outcome], object],
         record: Callable[[calls.Invocation], models.AtomDetail],
+        mark: Callable[[models.AtomDetail], object],
     ) -> None:
         self._received: Final = received
         self._timers: Final = timers
         self._clock: Final = clock
         self._end: Final = end
         self._record: Final = record
+        self._mark: Final = mark
         # By call: end of the wait on the monotonic clock, because the wall clock may be set.
         self._calls: dict[calls.Invocation, float] = {}
 
@@ -186,8 +193,7 @@ class WaitGate(base.Gate):
         waiting = [call for call in tasks if call.task.is_wait and call.action == calls.EXECUTE]
         if not waiting:
             return tasks
-        if self._may_receive_unread(waiting):
-            self._received.read()
+        is_read = not self._may_receive_unread(waiting) or self._received.read()
         now, wall = self._clock.monotonic(), self._clock.time()
         for call in waiting:
             end = now + (_end_of_wait(self._record(call)) - wall)
@@ -195,7 +201,7 @@ class WaitGate(base.Gate):
             if end < math.inf:
                 self._timers.set((self, call), end)
             _task_of(call).on_abandoned = self._received.on_new
-        self._end_waits([call for call in waiting if now >= self._calls[call]])
+        self._end_waits([call for call in waiting if now >= self._calls[call]], is_read)
         not_admitted = set(waiting)
         return [call for call in tasks if call not in not_admitted]
 
@@ -208,20 +214,23 @@ class WaitGate(base.Gate):
 
     def on_event(self, event: inbox.Event) -> bool:
         if isinstance(event, inbox.SignalsReceived):
-            self._end_waits([])
+            self._end_waits([], is_read=True)
         return False
 
     def release(self, due: Iterable[Hashable]) -> base.Work:
         timed_out: list[Any] = [call for call in due if call in self._calls]
         if timed_out:
-            self._received.read()  # A stored signal has precedence over the timeout.
-            self._end_waits(timed_out)
+            # A stored signal has precedence over the timeout.
+            self._end_waits(timed_out, self._received.read())
         return base.NOTHING
 
-    def _end_waits(self, timed_out: Iterable[calls.Invocation]) -> None:
+    def _end_waits(self, timed_out: Iterable[calls.Invocation], is_read: bool) -> None:
         """End waits that are abandoned or whose signal was received, then those that timed out.
 
         The wait that began first receives a signal.
+
+        :param is_read: whether the stored signals were read. If not, those that timed out wait
+            until they are.
         """
         missing: set[tuple[str, int]] = set()
 
@@ -237,8 +246,12 @@ class WaitGate(base.Gate):
             if _task_of(call).signal or _task_of(call).is_abandoned:
                 self._end_if_over(call, get)
         for call in timed_out:
-            if call in self._calls:
+            if call not in self._calls:
+                continue
+            if is_read or not _task_of(call).signal:
                 self._end_if_over(call, get, timed_out=True)
+            else:
+                self._timers.set((self, call), self._clock.monotonic() + _READ_AGAIN_SECONDS)
 
     def _end_if_over(
         self,
@@ -252,7 +265,7 @@ class WaitGate(base.Gate):
         if waiting.is_abandoned:
             cancelled = exceptions.Cancelled("The workflow cancelled this wait")
             value = ft.Failure.from_exception(cancelled)
-        elif (received := _receive(call, self._record(call), get)) is not None:
+        elif (received := self._receive(call, get)) is not None:
             value = received.value
         elif timed_out:
             value = waiting.timeout_result()
@@ -265,6 +278,32 @@ class WaitGate(base.Gate):
         record.meta.pop(WAITS_FOR, None)
         record.meta.pop(_DISCARDED, None)
         self._end(call, calls.Outcome(value, LOCAL, since, now))
+
+    def _receive(
+        self, call: calls.Invocation, get: Callable[[str, int], Signal | None]
+    ) -> _Received | None:
+        """Receive the first signal whose value fits, and discard those before it."""
+        waiting, record = _task_of(call), self._record(call)
+        while (signal := waiting.find(get)) is not None:
+            try:
+                value = waiting.value_of(signal, call.payloads)
+            except exceptions.PayloadUnavailable as error:
+                value = ft.Failure.from_exception(error)
+            except exceptions.UndecodableValue as error:
+                raise exceptions.UndecodableValue(
+                    f"Signal {signal.name!r}, for which task {waiting.name!r} waits: {error}"
+                ) from error
+            except exceptions.InvalidFormat as error:
+                if waiting.expected is not None:
+                    _discard(call, record, signal, error)
+                    # Senders read it: the task now accepts the next number.
+                    self._mark(record)
+                    self.discards += 1
+                    continue
+                value = ft.Failure.from_exception(error)
+            waiting.receive(signal.stored_name)
+            return _Received(value)
+        return None
 
     def withdraw(self, selects: base.Selection) -> base.Work:
         return base.Work(calls=base.remove_selected(self._calls, selects))
@@ -281,37 +320,21 @@ class _Received(NamedTuple):
     value: Any
 
 
-def _receive(
+def _discard(
     call: calls.Invocation,
     record: models.AtomDetail,
-    get: Callable[[str, int], Signal | None],
-) -> _Received | None:
-    """Receive the first signal whose value fits, and discard those before it."""
+    signal: Signal,
+    error: exceptions.InvalidFormat,
+) -> None:
     waiting = _task_of(call)
-    while (signal := waiting.find(get)) is not None:
-        try:
-            value = waiting.value_of(signal, call.payloads)
-        except exceptions.PayloadUnavailable as error:
-            value = ft.Failure.from_exception(error)
-        except exceptions.UndecodableValue as error:
-            raise exceptions.UndecodableValue(
-                f"Signal {signal.name!r}, for which task {waiting.name!r} waits: {error}"
-            ) from error
-        except exceptions.InvalidFormat as error:
-            if waiting.expected is not None:
-                waiting.discard(signal.stored_name)
-                if (wait := record.waits_for) is not None:
-                    number = waiting.next_number(waiting.signal)
-                    record.meta[WAITS_FOR] = wait._replace(number=number).to_meta()
-                logged = record.meta.get(_DISCARDED, [])
-                if signal.stored_name not in logged:  # Not by an earlier run.
-                    record.meta[_DISCARDED] = [*logged, signal.stored_name]
-                    _log_discarded(call, signal, error)
-                continue
-            value = ft.Failure.from_exception(error)
-        waiting.receive(signal.stored_name)
-        return _Received(value)
-    return None
+    waiting.discard(signal.stored_name)
+    if (wait := record.waits_for) is not None:
+        number = waiting.next_number(waiting.signal)
+        record.meta[WAITS_FOR] = wait._replace(number=number).to_meta()
+    logged = record.meta.get(_DISCARDED, [])
+    if signal.stored_name not in logged:  # Not by an earlier run.
+        record.meta[_DISCARDED] = [*logged, signal.stored_name]
+        _log_discarded(call, signal, error)
 
 
 def _log_discarded(call: calls.Invocation, signal: Signal, error: exceptions.InvalidFormat) -> None:
