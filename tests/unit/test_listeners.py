@@ -310,6 +310,7 @@ def test_logged_results_are_masked_and_hidden_as_requested(stage, caplog):
         stage.task("SUCCESS", "token", result=("secret", 2))
         stage.task("SUCCESS", "hidden", result="secret")
         stage.task("REVERTED", result=result)
+        stage.task("SUCCESS", "workflow/1.0-step", result=result)
     assert "secret" not in caplog.text
     texts = [text for _, text in records(caplog)]
     masked = "{'password': '***', 'deep': [{'password': '***'}], 'user': 'me'}"
@@ -317,6 +318,7 @@ def test_logged_results_are_masked_and_hidden_as_requested(stage, caplog):
     assert texts[1].endswith("with result '['***', 2]'")
     assert texts[2].endswith("from state 'OLD'")
     assert texts[3].endswith(f"with result '{masked}'")
+    assert texts[4].endswith(f"with result '{masked}'")
     assert result["password"] == "secret"
 
 

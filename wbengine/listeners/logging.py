@@ -137,7 +137,9 @@ class DynamicLoggingListener(base.Listener):
 
     def _save_as(self, name: str) -> Any:
         plan = self._engine.compilation.plan
-        return plan.items[plan.by_name[name]].save_as
+        node = plan.by_name.get(name)
+        # The result of a step of a workflow is not provided under a name.
+        return {} if node is None else plan.items[node].save_as
 
 
 def _first_logger(*loggers: Any) -> Any:
