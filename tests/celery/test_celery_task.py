@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
 import importlib.util
 import pickle
@@ -223,6 +224,36 @@ def test_malformed_failed_result_becomes_failure_without_imports(value: Any) -> 
     with pytest.raises(Exception):  # noqa: B017
         failure.reraise()
     assert set(sys.modules) == before
+
+
+class Resent(CeleryTask):
+    """Receives these results in order, as a call that an earlier run may have sent."""
+
+    results: list[Any]
+    recovered = True
+
+    @property
+    def request(self) -> Any:
+        return Space(id="id", recovered=self.recovered)
+
+    async def _send_and_wait(self, id: str, args: Any, kwargs: Any) -> Any:
+        return self._value(self.results.pop(0))
+
+
+@pytest.mark.parametrize(
+    ("recovered", "retries", "is_resent"), [(True, 1, True), (True, 0, False), (False, 1, False)]
+)
+def test_resumed_task_continues_after_revocation_by_the_earlier_run(
+    recovered: bool, retries: int, is_resent: bool
+) -> None:
+    task = Resent("proj.add", URL, retries=retries)
+    task.recovered = recovered
+    task.results = [Result("id", "REVOKED", None, ""), Result("id-1", "SUCCESS", 3, "")]
+    value = asyncio.run(task.execute())
+    if is_resent:
+        assert value == 3
+    else:
+        assert value.check(exceptions.Cancelled)
 
 
 def test_celery_task_does_not_import_celery() -> None:

@@ -66,7 +66,8 @@ class CeleryTask(Task):
     :param expires: seconds, or an aware datetime, after which workers do not begin the task.
     :param countdown: seconds before which workers do not begin the task.
     :param eta: an aware datetime before which workers do not begin the task.
-    :param retries: how often the task is sent again after a timeout or a lost worker.
+    :param retries: how often the task is sent again after a timeout or a lost worker. In a resumed
+        flow, also after a revocation, which may be that of a timeout of the earlier run.
     :param priority: the priority of the message, as the broker defines it.
     :param timelimit: `(soft, hard)` seconds, enforced by the worker.
     :param serializer: the serializer of the arguments: 'json', 'yaml', 'msgpack' or 'pickle'.
@@ -191,11 +192,14 @@ class CeleryTask(Task):
         request = self.request
         first = str(uuid.uuid4()) if request is None else request.id
         args = [kwargs.pop(name) for name in self._args]
+        lost: tuple[type[Exception], ...] = (exceptions.RequestTimeout, exceptions.WorkerLost)
+        if request is not None and request.recovered:
+            # An earlier run may have revoked the task before it sent the next one.
+            lost += (exceptions.Cancelled,)
         value: Any = None
         for number in range(self._retries + 1):
             name = first if number == 0 else str(uuid.uuid5(_RESEND_NAMESPACE, f"{first}|{number}"))
             value = await self._send_and_wait(name, args, kwargs)
-            lost = (exceptions.RequestTimeout, exceptions.WorkerLost)
             if not (isinstance(value, ft.Failure) and value.check(*lost)):
                 break
             if number < self._retries:
