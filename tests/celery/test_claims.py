@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import signal
+import threading
 import time
 import uuid
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from tests.celery.conftest import Bed, Ours
 from tests.celery.journal import lines
 from tests.support import brokers
 from tests.support.workers import until
+from wbengine import exceptions
 from wbengine.engines.worker_based import ledger as ledgers
 from wbengine.interop.celery import _embedded_worker, _run_claims
 
@@ -41,6 +43,45 @@ def key_of(task_id: str, task: str, *args: object) -> str:
     embed = dict.fromkeys(("callbacks", "errbacks", "chain", "chord"))
     body = json.dumps([list(map(str, args)), {}, embed])
     return _run_claims.key_of(task_id, 0, 0, f"{NAME}{task}", body)
+
+
+class RefusingLedger:
+    """Ledger that is unavailable, and later refuses one result only."""
+
+    def __init__(self) -> None:
+        self.is_available = False
+        self.released = threading.Event()
+
+    def renew(self, holder: str) -> None: ...
+
+    def close(self) -> None: ...
+
+    def finish(self, key: str, epoch: int, holder: str, result: bytes) -> bool:
+        raise exceptions.LedgerFailure("too large")
+
+    def release(self, key: str, epoch: int, holder: str) -> bool:
+        if not self.is_available:
+            raise exceptions.LedgerFailure("unreachable")
+        self.released.set()
+        return True
+
+
+def test_refused_result_does_not_prevent_the_release_of_another_run(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    ledger = RefusingLedger()
+    monkeypatch.setattr(ledgers, "open_ledger", lambda *_: ledger)
+    monkeypatch.setattr(_run_claims, "RENEW_SECONDS", 0.01)
+    claims = _run_claims.Claims("place", None, shared=True, serializer="json")
+    claims.open("worker")
+    try:
+        claims.finish(_run_claims.Run("refused"), {"kind": "value", "value": 1})
+        claims.release(_run_claims.Run("requeued"))
+        ledger.is_available = True
+        assert ledger.released.wait(5)
+    finally:
+        claims.close()
+    assert "the result or the release of a Celery task cannot be stored: too large" in caplog.text
 
 
 @pytest.mark.parametrize("kind", ["rabbitmq"])

@@ -213,8 +213,15 @@ class Claims:
                 del self._pending_calls[key]
 
     def _repeat_all_calls(self) -> None:
+        """Repeat the pending calls until one fails. The next time, the others come first."""
         for key in list(self._pending_calls):
-            self._repeat_call(key)
+            try:
+                self._repeat_call(key)
+            except exceptions.LedgerFailure:
+                with self._pending_lock:
+                    if (call := self._pending_calls.pop(key, None)) is not None:
+                        self._pending_calls[key] = call
+                raise
 
     def sweep(self) -> None:
         """Remove expired rows, except rows that a worker renews."""
@@ -231,16 +238,17 @@ class Claims:
     def _renew(self) -> None:
         swept = time.monotonic()
         while not self._stopping.wait(RENEW_SECONDS):
+            problem = "the heartbeat of this worker cannot be written to the ledger"
             try:
                 self._write_heartbeat()
-                self._repeat_all_calls()
+                problem = "expired rows cannot be removed from the ledger"
                 if time.monotonic() - swept >= _ledger.SWEEP_PERIOD_SECONDS:
                     swept = time.monotonic()
                     self.sweep()
+                problem = "the result or the release of a Celery task cannot be stored"
+                self._repeat_all_calls()
             except exceptions.LedgerFailure as error:
-                LOG.warning(
-                    "the heartbeat of this worker cannot be written to the ledger: %s", error
-                )
+                LOG.warning("%s: %s", problem, error)
 
 
 def key_of(id: str, retries: int, nesting: int, task: str, body: Any) -> str:
