@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from wbengine import engines, task
 from wbengine.patterns import linear_flow
 from wbengine.persistence import backends, base
 from wbengine.schedules import Schedule, Schedules
+from wbengine.schedules._service import ScheduleService
 from wbengine.steps import Steps
 from wbengine.testing import ManualClock, run_submitted
 
@@ -168,6 +170,21 @@ def test_schedule_fires_when_the_clock_shows_its_time(
     ticks = [handle.result()["scheduled_at"] for handle in fired]
     assert ticks == [f"1970-01-{day}T02:00:00Z" for day in (13, 14, 15)]
     assert run_submitted(store, clock=wbe_clock) == []
+
+
+def slowly_made() -> linear_flow.Flow:
+    time.sleep(0.3)
+    return one()
+
+
+def test_flow_of_a_slow_factory_runs_in_the_same_call(
+    store: base.Backend, wbe_clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ScheduleService, "SLOW_SECONDS", 0.05)
+    schedule = Schedule(name="s", factory=f"{MODULE}:slowly_made", every=3600, inputs={"number": 1})
+    Schedules(store, clock=wbe_clock.time).add(schedule)
+    wbe_clock.advance(3600)
+    assert [handle.state for handle in run_submitted(store, clock=wbe_clock)] == ["SUCCESS"]
 
 
 def test_store_without_jobs_is_refused() -> None:

@@ -40,9 +40,9 @@ class ScheduleService:
     BUSY_POLL_SECONDS: Final = 1.0
     #: Time for which this process skips a schedule after an error; other processes may fire it.
     RETRY_SECONDS: Final = 10.0
-    #: A factory may be slow. After this time, other schedules are fired meanwhile, unless
-    #: `MAX_SLOW` factories are slow.
-    SLOW_SECONDS: Final = 1.0
+    #: A factory may be slow. After this time (None: never), other schedules are fired meanwhile,
+    #: unless `MAX_SLOW` factories are slow.
+    SLOW_SECONDS: float | None = 1.0
     MAX_SLOW: Final = 16
 
     def __init__(
