@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 import warnings
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from tests.support import fresh, python
 from tests.support.waiting import until
 from tests.unit import pool_calls
 from wbengine import engines, pools
-from wbengine._cli import stop_signals
+from wbengine._cli import stop_signals, worker_command
 from wbengine._concurrency import event_loop
 from wbengine.engines.worker_based._messages import worker_life
 from wbengine.patterns import linear_flow
@@ -170,6 +171,31 @@ def test_signal_with_a_handler_of_user_code_does_not_stop_the_command() -> None:
             assert not signals.received and not stopped.is_set()
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize(
+    ("is_back", "gave_up", "is_solo", "code"),
+    [
+        (True, True, False, None),
+        (True, False, True, None),
+        (False, True, False, 1),
+        (False, False, True, 0),
+    ],
+)
+def test_ended_worker_ends_its_process_only_if_the_main_thread_is_stuck(
+    monkeypatch: pytest.MonkeyPatch, is_back: bool, gave_up: bool, is_solo: bool, code: int | None
+) -> None:
+    """Otherwise, the main thread still exports the last spans."""
+    codes: list[int] = []
+    monkeypatch.setattr(stop_signals, "exit_at_once", lambda code=1: codes.append(code))
+    monkeypatch.setattr(worker_command, "_EXIT_WAIT_SECONDS", 0.01)
+    worker = SimpleNamespace(is_solo=is_solo, failed=threading.Event())
+    worker.ended, worker.gave_up, back = (threading.Event() for _ in range(3))
+    for event, is_set in ((worker.ended, True), (worker.gave_up, gave_up), (back, is_back)):
+        if is_set:
+            event.set()
+    worker_command._end_process(worker, back)
+    assert codes == ([] if code is None else [code])
 
 
 FLOW = linear_flow.Flow("idle")

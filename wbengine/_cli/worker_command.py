@@ -237,14 +237,14 @@ def _end_process(worker: Any, back: threading.Event) -> None:
     """End the process after the worker ended, if its main thread may be stuck in a task.
 
     In a solo worker, tasks run in the main thread, which cannot leave a task that was given up or
-    exceeded its hard time limit.
+    exceeded its hard time limit. Otherwise, the main thread exports the last spans, and ends the
+    process.
     """
     worker.ended.wait()
-    if worker.gave_up.is_set():
-        back.wait(_EXIT_WAIT_SECONDS)  # time to notify the broker
-        stop_signals.exit_at_once()
-    elif worker.is_solo and not back.wait(_EXIT_WAIT_SECONDS):
-        stop_signals.exit_at_once(_FAILED if worker.failed.is_set() else errors.OK)
+    may_be_stuck = worker.gave_up.is_set() or worker.is_solo
+    if may_be_stuck and not back.wait(_EXIT_WAIT_SECONDS):
+        has_failed = worker.gave_up.is_set() or worker.failed.is_set()
+        stop_signals.exit_at_once(_FAILED if has_failed else errors.OK)
 
 
 def _create(arguments: SimpleNamespace) -> tuple[Any, Any, Any]:
