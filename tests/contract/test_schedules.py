@@ -366,6 +366,17 @@ def test_times_due_before_a_pause_are_due_after_it(
     assert site.fired() == [*fired, 660]
 
 
+def test_times_before_the_resumption_of_a_pause_of_release_0_1_are_left_out(site: Site) -> None:
+    """That release does not store when a pause begins."""
+    site.add(catch_up="all")
+    site.execute("UPDATE wbe_schedules SET paused = 1")
+    site.now += 150
+    site.schedules.resume("s")
+    site.now += 60
+    site.fire()
+    assert site.fired() == [180]
+
+
 @everywhere
 def test_times_between_two_pauses_are_due_after_them(site: Site) -> None:
     site.add(catch_up="all")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,9 @@ from wbengine.persistence import backends, models
 from wbengine.persistence.backends import _sql
 from wbengine.persistence.backends._sql import schema_revisions, tables
 from wbengine.schedules import Schedule, Schedules
+
+#: Statements that create the tables of release 0.1.0 in SQLite.
+RELEASE_0_1 = Path(__file__).parent.parent / "support" / "release_0_1.sql"
 
 #: Revision of this release, also while a test is a later one.
 CURRENT = schema_revisions.HEAD
@@ -95,6 +99,17 @@ def test_new_database_has_the_defined_tables(backend: _sql.SQLBackend) -> None:
         schema_revisions.HEAD,
         schema_revisions.REVISIONS[schema_revisions.HEAD],
     )
+
+
+def test_database_of_release_0_1_gets_the_defined_tables(tmp_path: Path) -> None:
+    path = tmp_path / "flows.db"
+    with contextlib.closing(sqlite3.connect(path)) as raw:
+        raw.executescript(RELEASE_0_1.read_text())
+    with contextlib.closing(backends.fetch(f"sqlite:///{path}")) as made:
+        assert isinstance(made, _sql.SQLBackend)
+        assert made.stored_layout() == ("0001", "0001")
+        made.upgrade()
+        assert differences(made) == []
 
 
 def test_tables_of_other_programs_are_unchanged(backend: _sql.SQLBackend) -> None:

@@ -264,7 +264,8 @@ class Schedules:
             entry.check_readable()
             if not entry.paused:
                 return
-            *pauses, (start, _) = entry.pauses
+            # A process of release 0.1 stores no pause: its times are left out.
+            *pauses, (start, _) = entry.pauses or ((entry.next_tick - 1, 0),)
             pauses.append((start, self._now(connection)))
             tick = entry.schedule.after(entry.next_tick - 1, pauses)
             pauses = [pause for pause in pauses if pause[0] >= tick]

@@ -34,6 +34,7 @@ REVISIONS: Final[Mapping[str, str]] = {
     "0008": "0001",
     "0009": "0001",
     "0010": "0001",
+    "0011": "0001",
 }  # fmt: skip
 HEAD: Final = list(REVISIONS)[-1]
 
