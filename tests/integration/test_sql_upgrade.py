@@ -112,6 +112,39 @@ def test_database_of_release_0_1_gets_the_defined_tables(tmp_path: Path) -> None
         assert differences(made) == []
 
 
+def test_unique_keys_of_unfinished_flows_of_release_0_1_are_kept(tmp_path: Path) -> None:
+    path = tmp_path / "flows.db"
+    books = [("running", "one", "one"), ("suspended", "two", "two"), ("ended", "three", "three")]
+    flows = [("one", None), ("two", states.SUSPENDED), ("three", states.SUCCESS)]
+    with contextlib.closing(sqlite3.connect(path)) as raw:
+        raw.executescript(RELEASE_0_1.read_text())
+        for name, uuid, flow in [*books, ("plain", "four", None)]:
+            meta = '{"made_by":"wbengine"}' if flow is None else f'{{"unique":"{flow}"}}'
+            raw.execute(
+                "INSERT INTO wbe_logbooks (name, uuid, meta) VALUES (?, ?, ?)", (name, uuid, meta)
+            )
+        for uuid, state in [*flows, ("four", None)]:
+            raw.execute(
+                "INSERT INTO wbe_flowdetails (uuid, book_uuid, name, state) VALUES (?, ?, 'f', ?)",
+                (uuid, uuid, state),
+            )
+        raw.commit()
+    with contextlib.closing(backends.fetch(f"sqlite:///{path}")) as made:
+        assert isinstance(made, _sql.SQLBackend)
+        made.upgrade()
+        for lifetime in (None, "1h"):
+            options: dict[str, Any] = {"backend": made, "unique_for": lifetime}
+            for key, owner in (("running", "one"), ("suspended", "two")):
+                handle = engines.submit(f"{__name__}:one_call", unique=key, **options)
+                assert handle.id == owner
+        assert engines.submit(f"{__name__}:one_call", unique="ended", backend=made).id != "three"
+        assert engines.submit(f"{__name__}:one_call", unique="plain", backend=made).id != "four"
+
+
+def one_call() -> linear_flow.Flow:
+    return linear_flow.Flow("one call").add(Call("call"))
+
+
 def test_tables_of_other_programs_are_unchanged(backend: _sql.SQLBackend) -> None:
     execute(
         backend,

@@ -35,6 +35,7 @@ REVISIONS: Final[Mapping[str, str]] = {
     "0009": "0001",
     "0010": "0001",
     "0011": "0001",
+    "0012": "0001",
 }  # fmt: skip
 HEAD: Final = list(REVISIONS)[-1]
 
