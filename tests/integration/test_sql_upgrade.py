@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -174,6 +175,23 @@ def test_interrupted_creation_is_completed(mariadb_url: str) -> None:
         made.upgrade()
         made.get_connection().validate()
         assert differences(made) == []
+
+
+def test_release_0_1_can_read_the_history_of_a_flow(tmp_path: Path) -> None:
+    """It reads the state, the time and the reason of each change, and refuses records with more."""
+
+    def fail() -> None:
+        raise LookupError("gone")
+
+    with contextlib.closing(backends.fetch(f"sqlite:///{tmp_path}/flows.db")) as made:
+        assert isinstance(made, _sql.SQLBackend)
+        with pytest.raises(LookupError):
+            engines.run(linear_flow.Flow("f").add(Call("call", fail)), backend=made)
+        with made.engine.connect() as raw:
+            fields = json.loads(raw.scalar(sa.text("SELECT more FROM wbe_flowdetails")) or "{}")
+    changes = fields["history"]
+    assert [change[0] for change in changes][-1] == states.REVERTED
+    assert {len(change) for change in changes} == {3}
 
 
 # Layouts of later releases.
