@@ -194,6 +194,24 @@ def test_release_0_1_can_read_the_history_of_a_flow(tmp_path: Path) -> None:
     assert {len(change) for change in changes} == {3}
 
 
+#: Command to cancel a flow, as release 0.1 stores it.
+CANCEL_OF_RELEASE_0_1 = '{"what":"cancel","reason":"enough","by":"me","at":12.5,"epoch":0}'
+
+
+def test_engine_carries_out_a_command_of_release_0_1(tmp_path: Path) -> None:
+    with contextlib.closing(backends.fetch(f"sqlite:///{tmp_path}/flows.db")) as made:
+        assert isinstance(made, _sql.SQLBackend)
+
+        def cancel() -> None:
+            with made.engine.begin() as raw:
+                wish = {"wish": CANCEL_OF_RELEASE_0_1}
+                raw.execute(sa.text("UPDATE wbe_flowdetails SET wish = :wish"), wish)
+
+        flow = linear_flow.Flow("f").add(Call("call", cancel), task.WaitFor("go"))
+        with pytest.raises(exceptions.Cancelled, match="enough"):
+            engines.run(flow, backend=made, deadline=10)
+
+
 # Layouts of later releases.
 
 

@@ -33,6 +33,9 @@ REVERT: Final = "revert"
 RERUN_COMMANDS: Final = (RESUME, RETRY, REVERT)
 COMMANDS: Final = (SUSPEND, CANCEL, *RERUN_COMMANDS)
 
+#: Fields that commands of release 0.1 do not have.
+_MISSING_IN_RELEASE_0_1: Final = ("edits", "partial")
+
 _PARTICIPLES: Final = {
     SUSPEND: "suspended", CANCEL: "cancelled", RESUME: "resumed", RETRY: "retried",
     REVERT: "reverted",
@@ -123,7 +126,13 @@ class FlowCommand(NamedTuple):
         :raises InvalidFormat: if the data is not a valid command.
         """
         try:
-            command = cls(**{key: data[key] for key in cls._fields})
+            command = cls(
+                **{
+                    name: data[name]
+                    for name in cls._fields
+                    if name in data or name not in _MISSING_IN_RELEASE_0_1
+                }
+            )
             command.check()
         except (LookupError, TypeError, ValueError) as error:
             raise exceptions.InvalidFormat(f"invalid command: {error}") from error
