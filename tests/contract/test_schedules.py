@@ -366,7 +366,7 @@ def test_times_due_before_a_pause_are_due_after_it(
     assert site.fired() == [*fired, 660]
 
 
-def test_times_before_the_resumption_of_a_pause_of_release_0_1_are_left_out(site: Site) -> None:
+def test_times_of_a_pause_of_release_0_1_are_left_out(site: Site) -> None:
     """That release does not store when a pause begins."""
     site.add(catch_up="all")
     site.execute("UPDATE wbe_schedules SET paused = 1")
