@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import re
 import threading
 from collections.abc import Callable
@@ -454,6 +455,19 @@ def test_task_with_retries_has_one_effect(here: shop.Shop) -> None:
 @pytest.mark.slow
 def test_reset_flow_takes_effect_again(here: shop.Shop) -> None:
     engine = engines.load(flow_of(), inputs={"order": 7})
+    engine.run()
+    engine.reset()
+    engine.run()
+    assert here.effects() == [7, 7]
+
+
+@pytest.mark.slow
+def test_reset_flow_takes_effect_again_in_a_child_process(
+    here: shop.Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WBENGINE_DATABASES", json.dumps({shop.NAME: here.url}))
+    pool = {"executor": "processes", "max_workers": 1}
+    engine = engines.load(flow_of(), inputs={"order": 7}, engine="parallel", **pool)
     engine.run()
     engine.reset()
     engine.run()

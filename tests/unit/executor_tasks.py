@@ -8,7 +8,7 @@ import signal  # noqa: F401  (for `Gives`)
 import threading
 from typing import Any
 
-from wbengine import task
+from wbengine import running, task
 from wbengine.types import failure as ft
 
 
@@ -19,6 +19,14 @@ class Echo(task.Task):
 
     def revert(self, result: Any, flow_failures: Any) -> Any:
         return result, sorted(flow_failures)
+
+
+class Describe(task.Task):
+    """Task that returns attributes of its call."""
+
+    def execute(self, names: list[str]) -> dict[str, Any]:
+        running_call = running.CURRENT.get()
+        return {name: getattr(running_call, name) for name in names}
 
 
 class Raises(task.Task):

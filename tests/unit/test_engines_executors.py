@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import functools
 import queue
 import threading
@@ -15,6 +16,7 @@ import pytest
 
 from tests.support.workers import interrupted
 from tests.unit.executor_tasks import (
+    Describe,
     Echo,
     Fetch,
     Gives,
@@ -97,6 +99,26 @@ def one(executor: invocation.TaskExecutor, wanted: invocation.Invocation) -> inv
     assert ends.empty()
     assert isinstance(outcome, invocation.Outcome)
     return outcome
+
+
+#: Attributes of a call that only the process of the engine needs, and those that are checked by
+#: other tests.
+NOT_DESCRIBED = {
+    *("cancellation", "context", "events", "local", "log", "lost", "node", "not_after"),
+    *("not_before", "origin", "priority", "resumed", "row", "spent", "step", "tags", "ticket"),
+    *("action", "arguments", "captures", "failures", "payloads", "result", "stores_large", "task"),
+}
+
+
+def test_call_has_the_same_data_where_the_task_runs(executor: invocation.TaskExecutor) -> None:
+    data = {
+        "uuid": "uuid", "attempt": 7, "flow_uuid": "flow", "index": 2, "repeats": 3, "epoch": 4,
+        "recovered": True, "settled": 5,
+    }  # fmt: skip
+    fields = {field.name for field in dataclasses.fields(invocation.Invocation)}
+    assert fields == data.keys() | NOT_DESCRIBED
+    wanted = invocation.Invocation(Describe("d"), "execute", arguments={"names": [*data]}, **data)
+    assert one(executor, wanted).value == data
 
 
 @pytest.mark.parametrize("sort", ["threads", "coroutines", "processes"])

@@ -282,6 +282,7 @@ def _fields(invocation: calls.Invocation) -> tuple[Any, ...]:
             invocation.captures,
             invocation.payloads,
             invocation.stores_large,
+            invocation.settled,
         ),
         invocation.not_after,
     )
@@ -301,7 +302,7 @@ def _restored(
     call = calls.Invocation(task, action, uuid, attempt, arguments, result, failures)
     (
         call.flow_uuid, call.index, call.repeats, call.epoch, call.recovered, call.captures,
-        call.payloads, call.stores_large,
+        call.payloads, call.stores_large, call.settled,
     ) = origin  # fmt: skip
     call.not_after = not_after
     return call
