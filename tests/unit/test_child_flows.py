@@ -175,6 +175,36 @@ def test_resumed_parent_finds_its_children(local: persistence.Backend, tmp_path:
     assert flows_of(local) == {"order_and_wait": ["SUCCESS"], "wait": ["SUCCESS"] * 2}
 
 
+@task.task
+def leave_once(folder: str) -> None:
+    if "left" not in effects(Path(folder)):
+        child_flows.note(folder, "left")
+        raise SystemExit(3)
+
+
+@task.workflow
+def leaving(steps: of_workflow.Steps, folder: str) -> None:
+    steps.run(leave_once, folder)
+
+
+@task.workflow
+def leaving_parent(steps: of_workflow.Steps, folder: str) -> None:
+    steps.child(leaving, {"folder": folder})
+
+
+@pytest.mark.parametrize("kind", ["serial", "parallel"])
+def test_interrupted_task_of_child_suspends_parent(
+    local: persistence.Backend, tmp_path: Path, kind: str
+) -> None:
+    values = {"folder": str(tmp_path)}
+    engine = engines.load(leaving_parent, values, backend=local, engine=kind)
+    with pytest.raises(SystemExit, match="3"):
+        engine.run()
+    assert flows_of(local) == {"leaving_parent": ["SUSPENDED"], "leaving": ["SUSPENDED"]}
+    engine.run()
+    assert flows_of(local) == {"leaving_parent": ["SUCCESS"], "leaving": ["SUCCESS"]}
+
+
 def test_cancelled_parent_cancels_and_reverts_its_children(
     local: persistence.Backend, tmp_path: Path
 ) -> None:

@@ -258,7 +258,7 @@ class ChildFlows:
         stored, commands = self._records_of(requests)
         to_command: dict[str, _Command] = {}
         for uuid, request in requests.items():
-            self._raise_lost_store(uuid)
+            self._raise_interruption(uuid)
             mark = f"{self._by}, step {request}"
             command, flow = commands.get(uuid), stored.get(uuid)
             try:
@@ -346,7 +346,7 @@ class ChildFlows:
     def ends_of(self, tasks: Mapping[str, Child]) -> Mapping[str, End]:
         ends: dict[str, End] = {}
         for part in _parts(tasks):
-            errors = {uuid: self._raise_lost_store(uuid) for uuid in part}
+            errors = {uuid: self._raise_interruption(uuid) for uuid in part}
             for uuid in part:
                 if tasks[uuid].flow is not None:
                     _flow_of(tasks[uuid], is_made=False)  # Its module defines the types of values.
@@ -386,13 +386,16 @@ class ChildFlows:
             return End(states.SUCCESS, ft.Failure.from_exception(value_error))
         return End(states.SUCCESS, value)
 
-    def _raise_lost_store(self, uuid: str) -> Exception | None:
-        """Raise the error of a store that ended a run here; return another error, or None.
+    def _raise_interruption(self, uuid: str) -> Exception | None:
+        """Raise what ended a run here and also ends that of the parent; return another error.
 
-        :raises StorageFailure: so that the run of the parent ends, and a later run repeats both.
+        A later run continues both flows.
+
+        :raises StorageFailure: if the store failed.
+        :raises BaseException: if a task was interrupted, for example by `SystemExit`.
         """
         error = None if self._local is None else self._local.errors.get(uuid)
-        if isinstance(error, exceptions.StorageFailure):
+        if isinstance(error, exceptions.StorageFailure) or not isinstance(error, Exception | None):
             raise error
         return error
 
@@ -499,7 +502,7 @@ class _LocalRuns:
         self._engines: dict[str, base.Engine] = {}
         self._is_closing = False
         self.flows: dict[str, Any] = {}
-        self.errors: dict[str, Exception] = {}
+        self.errors: dict[str, BaseException] = {}
 
     def run(self, uuid: str) -> None:
         """Run a flow until it ends or is suspended, unless it runs here."""
@@ -520,8 +523,8 @@ class _LocalRuns:
         try:
             self._run_engine(uuid, events)
         except (exceptions.FlowBusy, _ownership.StateRefused):
-            pass  # Another process runs it or has ended it.
-        except Exception as error:
+            pass  # Another process has ended it, or `close` ended the wait for its owner.
+        except BaseException as error:
             self.errors[uuid] = error
         finally:
             with self._lock:
