@@ -175,6 +175,26 @@ def test_resumed_parent_finds_its_children(local: persistence.Backend, tmp_path:
     assert flows_of(local) == {"order_and_wait": ["SUCCESS"], "wait": ["SUCCESS"] * 2}
 
 
+def test_child_continues_after_lease_of_dead_process_on_another_host(
+    local: persistence.Backend, tmp_path: Path
+) -> None:
+    engine = engines.load(child_flows.order_and_wait, inputs(tmp_path, "tea"), backend=local)
+    act_after(engine, lambda: len(effects(tmp_path)) == 1, engine.suspend)
+    with local.get_connection() as connection:
+        (child,) = [
+            row.uuid for row in connection.list_flows(parent=engine.storage.flow_uuid).flows
+        ]
+        operations.signal(local, child, "go")
+        connection.acquire_lease(child, "other-host/1/1/boot/space/process/1/0", 0.5)
+        detail = connection.get_flow_details(engine.storage.flow_uuid)
+    resumed = engines.load_from_detail(detail, backend=local)
+    stopping = threading.Timer(10.0, resumed.suspend)
+    stopping.start()
+    resumed.run()
+    stopping.cancel()
+    assert flows_of(local) == {"order_and_wait": ["SUCCESS"], "wait": ["SUCCESS"]}
+
+
 @task.task
 def leave_once(folder: str) -> None:
     if "left" not in effects(Path(folder)):

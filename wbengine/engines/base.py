@@ -875,7 +875,7 @@ class Engine(abc.ABC):
         # The module loads flows, so it imports this one.
         make = object_names.load("wbengine.engines._children:ChildFlows")
         return make(
-            self._storage, self._received, self._clock, self._like_this, self._concurrency_limit
+            self._storage, self._received, self._clock, self._of_child, self._concurrency_limit
         )
 
     def _concurrency_limit(self) -> str | None:
@@ -883,11 +883,15 @@ class Engine(abc.ABC):
         name, quota = (None if self._gates is None else self._gates.flow_limit) or (None, None)
         return name if quota is not None and quota.concurrency is not None else None
 
-    def _like_this(
+    def _of_child(
         self, flow: Any, flow_detail: models.FlowDetail, backend: persistence.Backend
     ) -> Engine:
-        """Return an engine for another flow, with the kind and the options of this one."""
-        return type(self)(flow, flow_detail, backend, self._options)
+        """Return an engine for a child flow, with the kind and the options of this one.
+
+        It waits for another owner of the flow, which may be a process that died.
+        """
+        options = {**self._options, "on_busy": _ownership.WAIT}
+        return type(self)(flow, flow_detail, backend, options)
 
     def _suspend_children(self) -> None:
         """Suspend the children of a flow that a command suspended, before its lease is released.
