@@ -263,6 +263,37 @@ def test_child_without_importable_workflow_runs_without_store() -> None:
     assert engines.run(outer)["result"] == 2
 
 
+def test_grandchild_without_importable_workflow_runs_without_store() -> None:
+    @task.workflow
+    def innermost(steps: of_workflow.Steps) -> int:
+        return 3
+
+    @task.workflow
+    def inner(steps: of_workflow.Steps) -> int:
+        return steps.child(innermost)
+
+    @task.workflow
+    def outer(steps: of_workflow.Steps) -> int:
+        return steps.child(inner)
+
+    engine = engines.load(outer)
+    engine.run()
+    assert engine.storage.fetch("result") == 3
+    engine.revert()
+    engine.run()
+    assert engine.storage.get_flow_state() == states.REVERTED
+
+
+def test_later_run_without_store_continues_and_reverts_children(tmp_path: Path) -> None:
+    engine = engines.load(child_flows.order_and_wait, inputs(tmp_path, "tea"), engine="parallel")
+
+    act_after(engine, lambda: len(effects(tmp_path)) == 1, engine.suspend)
+    assert engine.storage.get_flow_state() == states.SUSPENDED
+    with pytest.raises(exceptions.Cancelled):
+        act_after(engine, lambda: engine.statistics["incomplete"], engine.cancel)
+    assert effects(tmp_path) == ["reserve-tea", "release-tea"]
+
+
 def test_changed_input_of_child_is_no_repetition(
     local: persistence.Backend, tmp_path: Path
 ) -> None:

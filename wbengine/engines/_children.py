@@ -2,7 +2,7 @@
 
 The children of a flow that conductors run, whose job is in the database of the flows, are jobs of
 that database. The children of any other flow run in threads of the process that runs their parent;
-without a store, their records are in the memory of this process.
+without a store, their records are in the memory of this process (`ChildMemory`).
 
 The end of a child reaches its parent as a signal, which the store writes together with the end
 (`persistence._child_ends`). The signal only wakes the parent: the record of the child contains what
@@ -36,11 +36,11 @@ from wbengine.engines import (
     _submission,
     base,
 )
+from wbengine.engines._child_memory import ChildMemory
 from wbengine.jobs._places import Place
 from wbengine.jobs.backends import impl_sql
 from wbengine.persistence import _commands, _history, _lease_renewer, models
 from wbengine.persistence import base as persistence
-from wbengine.persistence.backends import _memory
 from wbengine.persistence.backends import _sql as sql
 from wbengine.types import _tags
 from wbengine.types import failure as ft
@@ -75,6 +75,7 @@ class ChildFlows:
     :param clock: the clock of the engine.
     :param make_engine: returns an engine for a child that runs in this process.
     :param limit: returns the name of the limit of concurrent flows for which the flow has a permit.
+    :param store: the store of the children: that of the flow, or its `ChildMemory`.
     """
 
     def __init__(
@@ -84,18 +85,18 @@ class ChildFlows:
         clock: clocks.Clock,
         make_engine: _MakeEngine,
         limit: Callable[[], str | None],
+        store: persistence.Backend,
     ) -> None:
         self._parent = parent
         self._received = received
         self._limit = limit
         self._clock = clock
         self._by = _commands.by_parent(parent.flow_uuid)
-        self._store = parent.backend
+        self._store = store
         self._board = _board_of(parent)
         self._local: _LocalRuns | None = None
         if self._board is None:
-            self._store = self._store or _memory.MemoryBackend()
-            self._local = _LocalRuns(self._store, received, clock, make_engine)
+            self._local = _LocalRuns(store, received, clock, make_engine)
 
     @property
     def survive_run(self) -> bool:
@@ -132,13 +133,12 @@ class ChildFlows:
     def _new_flow(self, start: Start) -> _submission.NewFlow:
         task, parent = start.task, self._parent.flow_detail
         tags = _tags.tags_in(parent.own_meta)
-        if self._parent.backend is None:
+        if isinstance(self._store, ChildMemory):
             flow = _flow_of(task)
             engine = _loading.load_without_factory(
                 flow, task.inputs, start.uuid, task.flow_name, tags
             )
-            assert self._local is not None
-            self._local.flows[start.uuid] = engine.flow
+            self._store.made_flows[start.uuid] = engine.flow
             new = _submission.NewFlow(engine.storage.flow_detail, {}, "")
         else:
             new = _submission.new_flow(
@@ -170,7 +170,6 @@ class ChildFlows:
         flows = [(each.detail, _submission.new_book(each.detail)) for each in new]
         board = self._board
         if board is None:
-            assert self._store is not None
             for detail, book in flows:
                 persistence.add_flow_detail(detail, book, self._store)
             return
@@ -401,7 +400,6 @@ class ChildFlows:
 
     def _value_of(self, detail: models.FlowDetail, task: Child) -> Any:
         """Return the result of a workflow, or all values of another flow by name."""
-        assert self._store is not None
         if task.flow is None:  # The workflow of the step has ended and needs no result.
             return None
         flow, payloads = _flow_of(task), self._store.payloads
@@ -473,7 +471,6 @@ class ChildFlows:
     def _access(self, do: Callable[[persistence.Connection], _T]) -> _T:
         if self._parent.backend is not None:
             return self._parent.writer.attempt(do)
-        assert self._store is not None
         with contextlib.closing(self._store.get_connection()) as connection:
             return do(connection)
 
@@ -481,7 +478,6 @@ class ChildFlows:
 class _LocalRuns:
     """Runs of child flows in threads of this process.
 
-    :ivar flows: flows without an importable factory, by uuid.
     :ivar errors: errors that prevented a run from reaching an end of its flow, by uuid.
     """
 
@@ -501,7 +497,6 @@ class _LocalRuns:
         self._running: dict[str, futures.Future[None]] = {}
         self._engines: dict[str, base.Engine] = {}
         self._is_closing = False
-        self.flows: dict[str, Any] = {}
         self.errors: dict[str, BaseException] = {}
 
     def run(self, uuid: str) -> None:
@@ -535,7 +530,10 @@ class _LocalRuns:
     def _run_engine(self, uuid: str, events: queue.SimpleQueue[Any]) -> None:
         with contextlib.closing(self._store.get_connection()) as connection:
             detail = _loading.read_flow_detail(connection, uuid)
-        flow = self.flows.get(uuid) or _loading.flow_from_detail(detail)
+        if isinstance(self._store, ChildMemory):
+            flow = self._store.made_flows[uuid]
+        else:
+            flow = _loading.flow_from_detail(detail)
         engine = self._make_engine(flow, detail, self._store)
         engine.keeps_suspended, engine.check_state = True, _check_not_ended
         with self._lock:

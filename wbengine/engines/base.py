@@ -875,8 +875,16 @@ class Engine(abc.ABC):
         # The module loads flows, so it imports this one.
         make = object_names.load("wbengine.engines._children:ChildFlows")
         return make(
-            self._storage, self._received, self._clock, self._of_child, self._concurrency_limit
+            *(self._storage, self._received, self._clock, self._of_child),
+            *(
+                self._concurrency_limit,
+                self._child_memory if self._backend is None else self._backend,
+            ),
         )
+
+    @functools.cached_property
+    def _child_memory(self) -> Any:
+        return object_names.load("wbengine.engines._child_memory:ChildMemory")()
 
     def _concurrency_limit(self) -> str | None:
         """Return the name of the limit of concurrent flows for which the flow has a permit."""
