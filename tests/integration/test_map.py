@@ -239,6 +239,44 @@ def test_cancelled_run_retries_failed_reversion_of_item(near: kinds.Kind, tmp_pa
     assert states_of(engine) == [states.REVERTED] * 3
 
 
+def test_requested_reversion_repeats_failed_reversion_of_item(
+    near: kinds.Kind, tmp_path: Path
+) -> None:
+    store = {"items": [0, 1, 2], "folder": str(tmp_path), "stuck": 1}
+    engine = near.load(flow_of(fan(tasks.Touch(), max_in_flight=1), tasks.Broken()), store=store)
+    with pytest.raises(OSError):
+        engine.run()
+    engine.storage.inject({"stuck": -1})
+    engine.revert()
+    with pytest.raises(ValueError):
+        engine.run()
+    assert tasks.notes(tmp_path)[3:] == ["-2:-2", "-1:-1", "-1:-1", "-0:0"]
+    assert engine.storage.get_flow_state() == states.REVERTED
+    record = engine.storage.record("m")
+    assert (record.attempt, record.reversions) == (3, 2)
+
+
+def test_repeated_reversion_of_items_continues_after_any_write(tmp_path: Path) -> None:
+    backend = Snapshots()
+    store = {"items": [0, 1, 2], "folder": str(tmp_path), "stuck": 1}
+    flow = flow_of(fan(tasks.Touch(), max_in_flight=1), tasks.Broken())
+    engine = engines.load(flow, store=store, backend=backend)
+    with pytest.raises(OSError):
+        engine.run()
+    engine.storage.inject({"stuck": -1})
+    engine.revert()
+    backend.taken.clear()
+    with pytest.raises(ValueError):
+        engine.run()
+    unfinished = [left for left in backend.taken if left.state != states.REVERTED]
+    assert len(unfinished) >= 3
+    for number, left in enumerate(unfinished):
+        again = engines.load(flow, flow_detail=left)
+        with contextlib.suppress(ValueError, exceptions.WrappedFailure):
+            again.run()
+        assert states_of(again) == [states.REVERTED] * 3, number
+
+
 # -- interruptions -----------------------------------------------------------------------------
 
 

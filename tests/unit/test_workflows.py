@@ -1051,6 +1051,20 @@ def test_failed_revert_of_a_step_is_raised_once():
     assert EFFECTS == ["add 1 1", "stay 2"]
 
 
+def test_repeated_reversion_of_workflow_is_another_attempt():
+    @task.workflow(name="workflow")
+    def workflow(steps):
+        steps.run(stay, number=2)
+        raise LookupError
+
+    engine = engines.load(workflow)
+    for reversions in (1, 2):
+        failures_of(engine)
+        record = engine.storage.record("workflow")
+        assert (record.attempt, record.reversions) == (1 + reversions, reversions)
+        engine.revert()
+
+
 def test_failed_revert_in_a_scope_is_raised_in_the_function():
     @task.workflow
     def workflow(steps):

@@ -75,8 +75,8 @@ class InterruptedAttempts:
                 record.items = None
                 return False
             record.reversions += 1
-            for item in record.items or ():
-                item.undo_failed_revert()
+            failed = [item for item in record.items or () if item.undo_failed_revert()]
+            self._storage.writer.mark_items(record, failed)
             return False
         assert record.items is not None
         if atom.detached or (self.has_ledger and not self._stays(atom)):

@@ -79,6 +79,8 @@ def resumes(record: models.AtomDetail, action: calls.Action) -> bool:
     items = record.items
     if items is None or record.action != action or record.state not in _BEGUN[action]:
         return False
+    if record.ended is not None:  # A reversion that failed, and is to run again.
+        return False
     return (items.attempt == record.attempt) == (action == calls.EXECUTE)
 
 

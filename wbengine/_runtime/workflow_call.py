@@ -51,7 +51,8 @@ def number_attempt(record: models.AtomDetail, action: calls.Action) -> None:
         continues = record.state in _EXECUTING and is_execution
     else:
         continues = record.state in _REVERTING and not is_execution
-    if continues and record.action == action and record.attempt:
+    # A reversion that failed, and is to run again, has ended.
+    if continues and record.action == action and record.attempt and record.ended is None:
         return
     record.archive_attempt()
     record.attempt += 1

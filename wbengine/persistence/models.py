@@ -334,11 +334,13 @@ class ItemDetail(_fields.Record):
             self.results = None
         setattr(self, _RESULT_FIELDS[state], result)
 
-    def undo_failed_revert(self) -> None:
-        """If the reversion failed, restore the state before it."""
-        if self.state == states.REVERT_FAILURE:
+    def undo_failed_revert(self) -> bool:
+        """If the reversion failed, restore the state before it. Return whether it failed."""
+        has_failed = self.state == states.REVERT_FAILURE
+        if has_failed:
             self.state = states.SUCCESS if self.failure is None else states.FAILURE
             self.revert_failure = None
+        return has_failed
 
     def copy(self, deep: bool = True) -> ItemDetail:
         clone = ItemDetail()
