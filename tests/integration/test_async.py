@@ -443,6 +443,27 @@ def test_arun_cancelled_before_the_run_starts_suspends_the_flow(method: str) -> 
     assert engine.storage.fetch("double") == 2
 
 
+def test_arun_cancelled_while_an_earlier_request_suspends_it_suspends_the_flow() -> None:
+    engine = Held(tasks.Double("d"), models.FlowDetail("f"))
+    engine.storage.inject({"x": 1})
+    engine.hold_at("listener")
+    engine.notifier.register(states.RUNNING, lambda *_, **__: engine.suspend())
+    engine.notifier.register(states.SUSPENDING, lambda *_, **__: engine.hold("listener"))
+
+    async def main() -> None:
+        running = asyncio.create_task(engine.arun())
+        while not (engine.there.is_set() or running.done()):
+            await asyncio.sleep(0.001)
+        running.cancel()
+        await asyncio.sleep(0.1)  # the suspension is another request
+        engine.go.set()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+    asyncio.run(main())
+    assert engine.storage.get_flow_state() == states.SUSPENDED
+
+
 def test_flow_resumes_after_arun_is_cancelled_at_any_step() -> None:
     """The next run completes the flow from any state that the cancelled run left."""
 

@@ -1114,7 +1114,8 @@ class Engine(abc.ABC):
         with self._state_lock:
             self._run = run
             early_requests, self._early = self._early, None
-        for request in early_requests or ():
+        while early_requests:  # The cancellation of `arun` may add one meanwhile.
+            request = early_requests.popleft()
             if isinstance(request, control.CancelRequest):
                 run.stop_signal.cancel(request)
             else:
