@@ -277,6 +277,23 @@ def test_repeated_reversion_of_items_continues_after_any_write(tmp_path: Path) -
         assert states_of(again) == [states.REVERTED] * 3, number
 
 
+@task.workflow(name="fails-at-once")
+async def fails_at_once(steps: Any) -> None:
+    raise ValueError("this went wrong")
+
+
+def test_map_begins_in_the_iteration_in_which_another_task_fails(
+    near: kinds.Kind, tmp_path: Path
+) -> None:
+    flow = unordered_flow.Flow("f").add(fan(tasks.Touch()), fails_at_once())
+    store = {"items": [1, 2], "folder": str(tmp_path)}
+    engine = near.load(flow, store=store, never_resolve=True)
+    with pytest.raises(ValueError, match="this went wrong"):
+        engine.run()
+    assert engine.storage.get_atom_state("m") == states.PENDING
+    assert tasks.notes(tmp_path) == []
+
+
 # -- interruptions -----------------------------------------------------------------------------
 
 

@@ -890,6 +890,8 @@ class Run:
         if self._workflows is not None and is_step(call):
             self._workflows.return_step(call)
             return
+        if call.node in self._maps.running:
+            return  # It begins no item any more, and `_finish_idle_maps` undoes its begin.
         may_have_begun = self._lifecycle.undo_begin(call.node, call)
         self._scheduler.undo_begin(call.node, may_have_begun)
         self.stats.withdrawn += 1
