@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import threading
 import time
@@ -15,6 +16,7 @@ from tests.contract.flows import kinds
 from tests.support import map_tasks as tasks
 from tests.support.held_tasks import HeldTasks
 from tests.support.snapshots import Snapshots
+from tests.support.waiting import until
 from wbengine import engines, exceptions, states, task
 from wbengine._calls import invocation
 from wbengine._concurrency import clocks, manual_clock
@@ -345,6 +347,45 @@ def test_map_resumed_after_any_write_runs_no_finished_item_again(
         assert (again.storage.get_flow_state(), states_of(again)) == expected, number
         ran = [int(line[1:]) for line in tasks.notes(folder) if line[0] == "+"]
         assert len(set(ran)) == len(ran) and not set(ran) & done, number
+
+
+@pytest.mark.parametrize("policy", ["fail", "collect"])
+def test_interrupted_item_of_given_up_map_is_reverted(
+    near: kinds.Kind, policy: Any, tmp_path: Path
+) -> None:
+    """The items after it never began."""
+    mapped = fan(tasks.Interrupted(), max_in_flight=1, on_item_failure=policy)
+    store = {"items": [0, 1, 2, 3], "folder": str(tmp_path), "stuck": 1}
+    engine = near.load(flow_of(mapped), store=store)
+    with pytest.raises(KeyboardInterrupt):
+        engine.run()
+    assert engine.storage.get_flow_state() == states.SUSPENDED
+    with pytest.raises(exceptions.DeadlineExceeded):
+        engine.run(deadline=0)
+    assert engine.storage.get_flow_state() == states.REVERTED
+    assert tasks.notes(tmp_path) == ["+0", "+1", "-1:Failure", "-0:0"]
+
+
+def test_next_run_continues_detached_items_of_interrupted_run() -> None:
+    seen: list[tuple[int, bool]] = []
+
+    class Outside(task.Task):
+        detached = True
+
+        async def execute(self, item: int) -> int:
+            assert self.request is not None
+            seen.append((item, self.request.recovered))
+            if len(seen) <= 2:
+                await asyncio.sleep(60)
+            return item
+
+    engine = engines.load(flow_of(fan(Outside())), engine="parallel", store={"items": [1, 2]})
+    steps = run_until_waiting(engine)
+    until(lambda: len(seen) == 2)
+    with pytest.raises(KeyboardInterrupt):
+        steps.throw(KeyboardInterrupt)  # type: ignore[attr-defined]
+    engine.run()
+    assert seen == [(1, False), (2, False), (1, True), (2, True)]
 
 
 def test_interrupted_map_is_suspended_and_resumed(tmp_path: Path) -> None:

@@ -41,6 +41,19 @@ class Touch(task.Task):
         return f"undone {item}"
 
 
+class Interrupted(Touch):
+    """Is interrupted after its effect for the item `stuck`, and can be reverted."""
+
+    def execute(self, item: int, folder: str, stuck: int) -> int:  # type: ignore[override]
+        note(folder, f"+{item}")
+        if item == stuck:
+            raise KeyboardInterrupt
+        return -item
+
+    def revert(self, result: Any, item: int, folder: str) -> str:  # type: ignore[override]
+        return super().revert(result, item, folder)
+
+
 class Broken(task.Task):
     def execute(self) -> None:
         raise ValueError("this went wrong")

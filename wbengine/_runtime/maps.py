@@ -551,8 +551,9 @@ class Fanout:
 
     @property
     def may_be_under_way(self) -> bool:
-        """True if an item may be in flight that this run did not submit, or ended before."""
-        return bool(self._interrupted) or not self._maybe_sent.isdisjoint(self._todo)
+        """True if an item may be in flight, in this run or an earlier one, or was interrupted."""
+        has_sent = self.running > 0 or not self._maybe_sent.isdisjoint(self._todo)
+        return has_sent or bool(self._interrupted)
 
     @property
     def _remaining(self) -> int:

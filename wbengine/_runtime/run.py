@@ -223,17 +223,21 @@ class Run:
         self.stop_signal.end()
         if self._workflows is not None:
             self._workflows.halt()
-        sent = [*self._unsent, *self._withdraw()]
+        waiting = self._gates.withdraw_unstarted(range(len(self._plan))).calls
+        sent = [*self._unsent, *waiting, *self._withdraw()]
         running = self._workflows.running if self._workflows is not None else ()
         for node in self._beginning:
             if node not in running:
                 self._lifecycle.undo_begin(node)
-        steps = [call for call in self._begun if is_step(call)]
-        for call in [*steps, *sent]:
+        parts = [call for call in self._begun if is_step(call) or is_item(call)]
+        for call in [*parts, *sent]:
             self._undo_call(call)
 
     def _undo_call(self, call: Call) -> None:
-        if self._workflows is not None and is_step(call):
+        if is_item(call):
+            if call.node in self._maps.running:
+                self._maps.return_item(call)
+        elif self._workflows is not None and is_step(call):
             self._workflows.return_step(call)
         else:
             self._lifecycle.undo_begin(call.node, call)
