@@ -152,6 +152,30 @@ def test_withdraw_returns_calls_that_have_not_started(sort: str) -> None:
     assert ends.empty()
 
 
+def test_call_of_given_pool_that_is_cancelled_during_withdraw_ends_once() -> None:
+    leave, ends = threading.Event(), Ends()
+    with futures.ThreadPoolExecutor(1) as pool:
+        pool.submit(leave.wait)
+        made = executors.ThreadTaskExecutor(pool)
+        waiting = call(Echo("t"))
+        made.submit(waiting, ends)
+        external: Any = made._pool
+        has_reported_starts = external._has_reported_starts
+
+        def cancel(pool_call: Any) -> bool:
+            made.cancel([waiting])  # in another thread, after this one has listed the calls
+            return bool(has_reported_starts(pool_call))
+
+        external._has_reported_starts = cancel
+        try:
+            withdrawn = made.withdraw()
+        finally:
+            leave.set()
+    ended, outcome = ends.get(timeout=WAIT)
+    assert ended is waiting and outcome.value.check(exceptions.Cancelled)
+    assert withdrawn == []
+
+
 def test_call_dropped_by_given_pool_fails() -> None:
     """Another component may shut down a given pool."""
     running, leave = threading.Event(), threading.Event()

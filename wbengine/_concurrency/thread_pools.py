@@ -645,9 +645,10 @@ class ExternalPool:
             return withdrawn_calls
         for call in pending_calls:
             with self._lock:
-                if call.state == QUEUED:
-                    call.state = _WITHDRAWN
-            if call.slot is not None and call.slot.cancel():
+                if call.slot is None or call.state != QUEUED:
+                    continue  # It is being submitted, or another thread completes it.
+                call.state = _WITHDRAWN
+            if call.slot.cancel():
                 withdrawn_calls.append(call)
                 self._forget(call)
         return withdrawn_calls
@@ -674,7 +675,7 @@ class ExternalPool:
         if not future.cancelled():
             problem = future.exception()
             self._complete(call, ft.Failure.from_exception(problem) if problem else future.result())
-        elif call.state != _WITHDRAWN:
+        elif self._is_not_withdrawn(call):
             dropped = exceptions.ExecutionFailure(f"the pool dropped {call} before it started")
             if not self._reports_starts:
                 dropped = exceptions.WorkerLost(f"the pool dropped {call}, which may have started")
@@ -683,6 +684,13 @@ class ExternalPool:
                 call,
                 call.cancelled_early() if was_cancelled else ft.Failure.from_exception(dropped),
             )
+
+    def _is_not_withdrawn(self, call: PoolCall) -> bool:
+        """Return whether a call whose future was cancelled has to be completed."""
+        with self._lock:
+            if call.state == QUEUED:
+                call.state = RUNNING  # `withdraw` does not return it.
+            return call.state == RUNNING
 
     def _complete(self, call: PoolCall, value: Any) -> None:
         with self._lock:
