@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,9 @@ from tests.support.child_flows import effects
 from tests.support.waiting import until
 from wbengine import engines, exceptions, operations, states, task, testing
 from wbengine import steps as of_workflow
-from wbengine.persistence import backends
+from wbengine._concurrency import clocks
+from wbengine.engines import _child_memory, _children
+from wbengine.persistence import backends, models
 from wbengine.persistence import base as persistence
 
 
@@ -249,6 +252,28 @@ async def sleeping_parent(steps: of_workflow.AsyncSteps) -> float:
 def test_child_uses_manual_clock_of_its_parent() -> None:
     clock = testing.ManualClock(0.0)
     assert engines.run(sleeping_parent, clock=clock)["result"] == 3600.0
+
+
+def test_command_at_the_end_of_a_run_of_a_child_is_carried_out() -> None:
+    """The parent is cancelled when its child has just been suspended alone."""
+    memory, runs = _child_memory.ChildMemory(), list[str]()
+    detail = models.FlowDetail("child")
+    persistence.add_flow_detail(detail, None, memory)
+    memory.made_flows[detail.uuid] = None
+
+    class Ended:
+        def run_iter(self) -> Iterator[str]:
+            runs.append(states.SUSPENDED)
+            yield states.SUSPENDED
+            if len(runs) == 1:
+                local.run(detail.uuid)
+
+    make: Any = lambda *_: Ended()  # noqa: E731
+    local = _children._LocalRuns(memory, None, clocks.SYSTEM, make)
+    local.run(detail.uuid)
+    until(lambda: len(runs) == 2)
+    local.close()
+    assert len(runs) == 2
 
 
 def test_child_without_importable_workflow_runs_without_store() -> None:

@@ -496,14 +496,23 @@ class _LocalRuns:
         self._pool: futures.ThreadPoolExecutor | None = None
         self._running: dict[str, futures.Future[None]] = {}
         self._engines: dict[str, base.Engine] = {}
+        # Flows for which `run` was called while they ran.
+        self._requested: set[str] = set()
         self._is_closing = False
         self.errors: dict[str, BaseException] = {}
 
     def run(self, uuid: str) -> None:
-        """Run a flow until it ends or is suspended, unless it runs here."""
+        """Run a flow until it ends or is suspended; if it runs here, run it again after that.
+
+        The present run may be over: it would not read a command that was sent before this call.
+        """
         with self._lock:
-            if self._is_closing or uuid in self._running:
+            if self._is_closing:
                 return
+            if uuid in self._running:
+                self._requested.add(uuid)
+                return
+            self._requested.discard(uuid)
             if self._pool is None:
                 self._pool = futures.ThreadPoolExecutor(_MAX_THREADS, "wbengine-child")
             # Until the engine has attached itself, the clock must not advance.
@@ -525,7 +534,10 @@ class _LocalRuns:
             with self._lock:
                 self._engines.pop(uuid, None)
                 self._running.pop(uuid, None)
+                runs_again = uuid in self._requested and uuid not in self.errors
             self._report(uuid)
+            if runs_again:
+                self.run(uuid)
 
     def _run_engine(self, uuid: str, events: queue.SimpleQueue[Any]) -> None:
         with contextlib.closing(self._store.get_connection()) as connection:
