@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from tests.support.continued_engines import continued, suspended
-from wbengine import engines, task
+from wbengine import engines, exceptions, task
 from wbengine.persistence import backends
 
 EFFECTS = []
@@ -83,6 +83,24 @@ def test_coroutine_left_in_a_failed_scope_cannot_continue(engine):
     with pytest.raises(LookupError, match=r"^no$"):
         engines.run(add_two_in_scope, engine=engine)
     assert ("add", 2) not in EFFECTS
+
+
+@pytest.mark.parametrize("options", [{"retries": "3"}, {"retries": 2, "backoff": "1s"}])
+def test_step_with_invalid_retries_fails_before_it_begins(options):
+    @task.task(**options)
+    def broken():
+        EFFECTS.append("broken")
+        raise LookupError("no")
+
+    @task.workflow
+    def workflow(steps):
+        steps.run(add, 1)
+        steps.run(broken)
+
+    engine = engines.load(workflow)
+    with pytest.raises(exceptions.CompilationFailure, match="broken"):
+        engine.run()
+    assert EFFECTS == [("add", 1), ("remove", 1)]
 
 
 @task.task

@@ -6,7 +6,7 @@ from wbengine import exceptions, flow, retry, task
 from wbengine._introspection import object_names
 from wbengine.patterns import linear_flow
 
-__all__ = ["check", "controller_of", "flow_of", "is_retried"]
+__all__ = ["check", "check_step", "controller_of", "flow_of", "is_retried"]
 
 
 def is_retried(item: task.Task) -> bool:
@@ -21,6 +21,26 @@ def flow_of(item: task.Task) -> flow.Flow:
 
     :raises CompilationFailure: if an option of the task is invalid; the message names it.
     """
+    _check_number(item)
+    controller = controller_of(item)
+    controller._of_task = item.name
+    if isinstance(item.priority, int | float):  # otherwise the task is rejected later
+        controller.priority = item.priority
+    name = f"{item.name} with retries"[: object_names.MAX_NAME_LENGTH]
+    return linear_flow.Flow(name, controller).add(item)
+
+
+def check_step(item: task.Task) -> None:
+    """Check the options of the task of a step that concern retries.
+
+    :raises CompilationFailure: if one is invalid; the message names it.
+    """
+    if is_retried(item):
+        _check_number(item)
+        controller_of(item)
+
+
+def _check_number(item: task.Task) -> None:
     retries = item.retries
     if (
         isinstance(retries, bool)
@@ -32,12 +52,6 @@ def flow_of(item: task.Task) -> flow.Flow:
             f"The retries of task {item.name!r} must be a whole number of at least 0, got"
             f" {retries!r}{hint}"
         )
-    controller = controller_of(item)
-    controller._of_task = item.name
-    if isinstance(item.priority, int | float):  # otherwise the task is rejected later
-        controller.priority = item.priority
-    name = f"{item.name} with retries"[: object_names.MAX_NAME_LENGTH]
-    return linear_flow.Flow(name, controller).add(item)
 
 
 def controller_of(item: task.Task) -> retry.Times:

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple, NoReturn
 from wbengine import exceptions
 from wbengine._concurrency import forks
 from wbengine._introspection import object_names
+from wbengine._runtime import task_retries
 from wbengine._runtime.workflows import step_tasks
 from wbengine._runtime.workflows.continuations import Continuation
 from wbengine._runtime.workflows.history import History
@@ -205,6 +206,8 @@ class Program(abc.ABC):
         self._check_open()
         step_tasks.check(self._function, command)
         position = self.called_count
+        if command.task is not None and position not in self._history.steps:
+            task_retries.check_step(command.task)
         try:
             self._history.check(position, command)
         except exceptions.NonDeterministicWorkflow as error:
