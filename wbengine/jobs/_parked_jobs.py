@@ -29,6 +29,8 @@ _PREFIX: Final = "elsewhere:"
 _MAX_POSTED: Final = 64
 #: Duration of a claim on such a job, after which another process posts it.
 _CLAIM_SECONDS: Final = 5.0
+#: Time after which a job is posted that could not be, because an earlier one was claimed.
+_RETRY_SECONDS: Final = 1.0
 
 
 class ParkedJobs:
@@ -59,13 +61,14 @@ class ParkedJobs:
 
         :raises JobFailure: if the board was never connected, or the database cannot be used.
         """
-        if self._board is None:
-            options = {"namespace": f"{_PREFIX}{self._origin.note['board']}"}
-            board = impl_sql.SQLJobBoard("parked", options, self._store)
+        namespace, board = f"{_PREFIX}{self._origin.note['board']}", self._board
+        # A board that lost its data has another id.
+        if board is None or board.namespace != namespace:
+            board = impl_sql.SQLJobBoard("parked", {"namespace": namespace}, self._store)
             board.queues = self._origin.queues
             board.connect()
             self._board = board
-        return self._board
+        return board
 
     @contextlib.contextmanager
     def waking(self, wake: Callable[[], None]) -> Iterator[float]:
@@ -90,31 +93,44 @@ class ParkedJobs:
 
         If this process dies between the two steps, another one repeats the first, which then has no
         effect.
+
+        While an earlier job of the flow is claimed on the board, the conductor that parked the flow
+        may be about to delete it. So the parked job waits until that job is gone or released.
         """
         now = time.monotonic()
         if not self._may_be_due and now < self._next_poll:
             return
         self._may_be_due, self._next_poll = False, now + self._poll_seconds
+        board = self.board
         with jobs.claims_expiring_after(_CLAIM_SECONDS):
-            taken = list(self.board.take(who, _MAX_POSTED))
+            taken = list(board.take(who, _MAX_POSTED))
         self._may_be_due = self._may_be_due or len(taken) == _MAX_POSTED
         for job in taken:
-            self._post(job)
+            is_over = self._post(board, job)
             # If this process was stopped for longer than its claim, another one has posted it.
             with contextlib.suppress(exceptions.JobFailure, exceptions.NotFound):
-                self.board.consume(job, who)
+                if is_over:
+                    board.consume(job, who)
+                else:
+                    board.park(job, who, _RETRY_SECONDS, None)
 
-    def _post(self, job: jobs.Job) -> None:
+    def _post(self, board: impl_sql.SQLJobBoard, job: jobs.Job) -> bool:
+        """Post a parked job. Return False if it must be posted later."""
         with contextlib.closing(self._store.get_connection()) as connection:
             try:
                 detail = connection.get_flow_details(job.uuid, lazy=True)
             except exceptions.NotFound:
-                return
+                return True
         place = _stored.submitted(detail, self._origin) or Place()
         book = models.LogBook(str(job.book_name), str(job.book_uuid))
-        self._origin.repost(job.uuid, job.name, book, place, replaces_trashed=True)
-        if self.board.goes_first(job.uuid):
+        posted = self._origin.repost(job.uuid, job.name, book, place, replaces_trashed=True)
+        if posted is None:
+            earlier = self._origin.find(job.uuid)
+            if earlier is None or self._origin.find_owner(earlier) is not None:
+                return False
+        if board.goes_first(job.uuid):
             self._origin.make_due(job.uuid)
+        return True
 
     def has(self, flow_uuid: str) -> bool:
         """Return whether the job of a flow is among them.
