@@ -148,7 +148,7 @@ class ZookeeperJobBoard(_stored.StoredJobBoard):
             }
             self._client = make_client(options)
             self.address = _address(options.get("hosts", _DEFAULT_HOSTS))
-        # Locks of this board whose creation or deletion got no answer.
+        # Locks of this board whose creation or deletion failed, or got no answer.
         self._orphan_locks: dict[str, bytes] = {}
         # Time and contents of the cached list.
         self._names: tuple[float, list[str]] = (0.0, [])
@@ -280,7 +280,7 @@ class ZookeeperJobBoard(_stored.StoredJobBoard):
 
     def _claim(
         self, job: base.Job, who: str, expiry: float | None
-    ) -> tuple[int, int] | _stored.Status:
+    ) -> tuple[bytes, int] | _stored.Status:
         self._delete_orphans()
         node = _stored.located(job, _node, self._node_of)
         path = f"{self.path}/{node.name}"
@@ -300,7 +300,7 @@ class ZookeeperJobBoard(_stored.StoredJobBoard):
                     _create(path + _CLAIM, value, ephemeral=True),
                 )
             if not isinstance(created, Exception):
-                return changed.version, changed.version
+                return value, changed.version
         raise exceptions.JobFailure(f"Claiming {job} failed: too many other processes claim it")
 
     def _end_claim(self, job: base.Job, who: str, action: str) -> _stored.Status | None:
@@ -310,45 +310,52 @@ class ZookeeperJobBoard(_stored.StoredJobBoard):
             self._index(job.uuid),
             self._trash(job.uuid),
         )
-        for _ in range(_MAX_ATTEMPTS):
-            state = self._state_of(node)
-            if state is None:
-                raise _stored.missing_job_error(job)
-            status, (data, stat), lock = state
-            if lock is None or status.owner != who or claim not in (None, stat.version):
-                return status
-            steps: list[_Step] = [_delete(path + _CLAIM)]
-            if action == "abandon":
-                steps.append(_check(path, stat.version))
-            else:
-                steps += [_delete(path, stat.version), _delete(index)]
-            if action == "trash":
-                steps.append(_create(trash, data))
-            with self._tracking_orphan(path + _CLAIM, lock[0]):
-                results = self._commit(f"Releasing the claim on {job}", *steps)
-            if not any(isinstance(each, Exception) for each in results):
-                return None
-        raise exceptions.JobFailure(f"Releasing the claim on {job} failed: {results!r}")
+        # Also if the state cannot be read, because the session and its locks continue.
+        with self._tracking_orphan(path + _CLAIM, claim):
+            for _ in range(_MAX_ATTEMPTS):
+                state = self._state_of(node)
+                if state is None:
+                    raise _stored.missing_job_error(job)
+                status, (data, stat), lock = state
+                if lock is None or status.owner != who or claim not in (None, lock[0]):
+                    return status
+                steps: list[_Step] = [_delete(path + _CLAIM)]
+                if action == "abandon":
+                    steps.append(_check(path, stat.version))
+                else:
+                    steps += [_delete(path, stat.version), _delete(index)]
+                if action == "trash":
+                    steps.append(_create(trash, data))
+                with self._tracking_orphan(path + _CLAIM, lock[0]):
+                    results = self._commit(f"Releasing the claim on {job}", *steps)
+                if not any(isinstance(each, Exception) for each in results):
+                    return None
+            raise exceptions.JobFailure(f"Releasing the claim on {job} failed: {results!r}")
 
     def extend(self, job: _stored.StoredJob, expiry: float) -> bool:
+        self._delete_orphans()  # A conductor that takes no jobs only calls this.
         state = self._state_of(_node(job))
-        return (
-            state is not None
-            and state[0].owner is not None
-            and job.claim in (None, state[0].claims)
-        )
+        lock = None if state is None else state[2]
+        return lock is not None and job.claim in (None, lock[0])
 
     @contextlib.contextmanager
-    def _tracking_orphan(self, lock: str, value: bytes) -> Iterator[None]:
-        """Remember a lock for deletion if creating or deleting it got no answer."""
+    def _tracking_orphan(self, lock: str, value: bytes | None) -> Iterator[None]:
+        """Remember a lock for deletion if creating or deleting it failed, or got no answer.
+
+        :param value: its contents; None: they are unknown, and it is not remembered.
+        """
         try:
             yield
         except exceptions.JobFailure:
-            self._orphan_locks[lock] = value
+            if value is not None:
+                self._orphan_locks[lock] = value
             raise
 
     def _delete_orphans(self) -> None:
         """Delete orphaned locks, which would otherwise last as long as the session."""
+        if self._orphan_locks:
+            # After a reconnection, the server may not have received their creation yet.
+            self._call_client("Reading claims", lambda client: client.sync_async(self.path))
         for lock, value in tuple(self._orphan_locks.items()):
             lock_content = self._get(lock)
             if lock_content is not None and lock_content[0] == value:

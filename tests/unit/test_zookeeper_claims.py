@@ -1,0 +1,91 @@
+"""Claims of a job board in ZooKeeper, which last as long as the session of their owner."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support import zookeeper_memory
+from wbengine import exceptions
+from wbengine.jobs.backends import impl_zookeeper
+
+CONSUME, ABANDON, TRASH = "consume", "abandon", "trash"
+
+
+@pytest.fixture
+def server() -> zookeeper_memory.Server:
+    return zookeeper_memory.Server()
+
+
+@pytest.fixture
+def client(server: zookeeper_memory.Server) -> zookeeper_memory.Client:
+    return zookeeper_memory.Client(server)
+
+
+@pytest.fixture
+def board(client: zookeeper_memory.Client) -> impl_zookeeper.ZookeeperJobBoard:
+    board = impl_zookeeper.ZookeeperJobBoard("board", client=client)
+    board.connect()
+    return board
+
+
+@pytest.mark.parametrize("how", [CONSUME, ABANDON, TRASH])
+def test_claim_that_could_not_be_released_without_a_connection_is_released_later(
+    how: str, client: zookeeper_memory.Client, board: impl_zookeeper.ZookeeperJobBoard
+) -> None:
+    posted = board.post("x")
+    (job,) = board.take("me", 1)
+    client.connected = False
+    with pytest.raises(exceptions.JobFailure):
+        getattr(board, how)(job, "me")
+    client.connected = True
+    assert board.take("me", 1) == [posted]
+
+
+def test_claim_is_released_later_by_a_conductor_that_takes_no_more_jobs(
+    server: zookeeper_memory.Server,
+    client: zookeeper_memory.Client,
+    board: impl_zookeeper.ZookeeperJobBoard,
+) -> None:
+    board.post("x")
+    board.post("y")
+    released, running = board.take("me", 2)
+    client.connected = False
+    with pytest.raises(exceptions.JobFailure):
+        board.abandon(released, "me")
+    client.connected = True
+    assert running.extend_expiry(15)
+    another = impl_zookeeper.ZookeeperJobBoard("another", client=zookeeper_memory.Client(server))
+    another.connect()
+    assert another.take("you", 2) == [released]
+
+
+def test_claim_whose_release_had_no_answer_does_not_end_the_next_one(
+    client: zookeeper_memory.Client, board: impl_zookeeper.ZookeeperJobBoard
+) -> None:
+    board.post("x")
+    (job,) = board.take("me", 1)
+    client.loses_answers = True
+    with pytest.raises(exceptions.JobFailure):
+        board.abandon(job, "me")
+    client.loses_answers = False
+    (again,) = board.take("me", 1)
+    assert not list(board.iterjobs(only_unclaimed=True))
+    assert again.extend_expiry(15) and not job.extend_expiry(15)
+    with pytest.raises(exceptions.JobFailure, match="claimed again by me"):
+        board.consume(job, "me")
+    board.consume(again, "me")
+    assert board.job_count == 0
+
+
+def test_lost_claim_is_released_after_reconnecting_to_a_server_that_is_behind(
+    server: zookeeper_memory.Server,
+    client: zookeeper_memory.Client,
+    board: impl_zookeeper.ZookeeperJobBoard,
+) -> None:
+    posted = board.post("x")
+    client.loses_answers = True
+    with pytest.raises(exceptions.JobFailure):
+        board.take("me", 1)
+    client.loses_answers = False
+    server.late.update(path for path in server.nodes if path.endswith(".lock"))
+    assert board.take("me", 1) == [posted]
