@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.support import zookeeper_memory
 from wbengine import exceptions
 from wbengine.jobs.backends import impl_zookeeper
+from wbengine.persistence import models
 
 CONSUME, ABANDON, TRASH = "consume", "abandon", "trash"
 
@@ -89,3 +92,23 @@ def test_lost_claim_is_released_after_reconnecting_to_a_server_that_is_behind(
     client.loses_answers = False
     server.late.update(path for path in server.nodes if path.endswith(".lock"))
     assert board.take("me", 1) == [posted]
+
+
+def test_job_that_is_trashed_during_a_repost_stays_in_the_trash(
+    monkeypatch: pytest.MonkeyPatch,
+    server: zookeeper_memory.Server,
+    board: impl_zookeeper.ZookeeperJobBoard,
+) -> None:
+    board.repost("u", "x", models.LogBook("b"))
+    (job,) = board.take("me", 1)
+    another = impl_zookeeper.ZookeeperJobBoard("another", client=zookeeper_memory.Client(server))
+    another.connect()
+    commit = another._commit
+
+    def late(*args: Any) -> Any:
+        board.trash(job, "me")
+        return commit(*args)
+
+    monkeypatch.setattr(another, "_commit", late)
+    assert another.repost("u", "x", models.LogBook("b")) is None
+    assert board.job_count == 0 and board.is_trashed("u")

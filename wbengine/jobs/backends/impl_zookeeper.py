@@ -195,19 +195,21 @@ class ZookeeperJobBoard(_stored.StoredJobBoard):
             raise exceptions.JobFailure(
                 f"Job must have at most {_MAX_NODE_BYTES} bytes in ZooKeeper, got {len(data)}"
             )
-        if self._get(self._trash(uuid)) is not None:
-            return None
         prefix = _Node(rank, 0, uuid).name[:-10]
-        created, index = self._commit(
+        trash = self._trash(uuid)
+        # The first two steps check that the job is not in the trash.
+        results = self._commit(
             f"Posting job {uuid}",
-            _create(f"{self.path}/{prefix}", data, sequence=True),
+            _create(trash),
+            _delete(trash),
             _create(self._index(uuid)),
+            _create(f"{self.path}/{prefix}", data, sequence=True),
         )
-        if isinstance(index, errors.NodeExistsError):
+        if any(isinstance(each, errors.NodeExistsError) for each in results):
             return None
-        node = _Node.of(str(created).rpartition("/")[2])
+        node = _Node.of(str(results[-1]).rpartition("/")[2])
         if node is None:
-            raise exceptions.JobFailure(f"Posting job {uuid} failed: {created!r}")
+            raise exceptions.JobFailure(f"Posting job {uuid} failed: {results[-1]!r}")
         [row] = self._read_all([node])
         if row is not None:
             return self._parse(row)
