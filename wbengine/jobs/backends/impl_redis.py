@@ -118,8 +118,8 @@ class RedisJobBoard(_stored.StoredJobBoard):
     ) -> None:
         super().__init__(name, conf, client, persistence)
         self.namespace: Final[str] = self._settings.get("namespace", "default")
-        # Tokens of the latest calls of `take` without an answer, by owner.
-        self._unanswered: dict[str, str] = {}
+        # Tokens of calls of `take` without an answer, by owner.
+        self._unanswered: dict[str, list[str]] = {}
         self._keys = [f"wbe:{{{self.namespace}}}:jobs:{key}" for key in _redis_scripts.KEYS]
         self.job_queues = _redis_queues.RedisJobQueues(self._run)
         if client is None:
@@ -228,8 +228,11 @@ class RedisJobBoard(_stored.StoredJobBoard):
         returns the jobs that it claimed, if any, and then not more.
         """
         expiry = self.claim_seconds or base.default_expiry.get()
-        is_repeated = who in self._unanswered
-        token = self._unanswered.setdefault(who, _new_token())
+        unanswered = self._unanswered.setdefault(who, [])
+        # Removed, because other threads may take jobs with this name.
+        is_repeated, token = False, _new_token()
+        with contextlib.suppress(IndexError):
+            is_repeated, token = True, unanswered.pop()
         step = _redis_scripts.take(
             token.encode() + _bytes(who),
             None if expiry is None else _milliseconds(expiry),
@@ -238,8 +241,11 @@ class RedisJobBoard(_stored.StoredJobBoard):
             self.queues,
             [*except_uuids, *self._unreadable],
         )
-        rows, _ = self._run(step, token=token, is_repeated=is_repeated)
-        del self._unanswered[who]
+        try:
+            rows, _ = self._run(step, token=token, is_repeated=is_repeated)
+        except BaseException:
+            unanswered.append(token)
+            raise
         taken = list[_stored.StoredJob]()
         for uuid, *row in rows:
             job = self._readable(decoded(uuid), (decoded(uuid), *row))
