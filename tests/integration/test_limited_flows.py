@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import pytest
@@ -393,6 +393,28 @@ def test_permits_of_parked_flows_are_compared_in_one_statement(
     account, now = limits.all()["l"]
     assert account.kept(now) == [request.flow for request in kept]
     assert len(statements) == 1
+
+
+def test_flow_that_runs_again_keeps_the_permit_that_a_late_conductor_releases(
+    store: persistence.Backend, board: impl_sql.SQLJobBoard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quota, limits = Quota(None, None, 1), account_stores.store_of(store)
+    board.connect()
+    wait_for_limit(board, store, "l")
+    limits.settle({"l": (quota, [PermitRequest("gone", 1, 1, 0, KEPT_SECONDS)])})
+    flows = _limited_flows.LimitedFlows(lambda: board, store, store)
+    read = flows._records
+
+    def read_before_the_run(uuids: Sequence[str]) -> Any:
+        monkeypatch.setattr(flows, "_records", read)
+        records = read(uuids)
+        limits.settle({"l": (quota, [PermitRequest("gone", 2, 0, 1, 15.0)])})
+        return records
+
+    monkeypatch.setattr(flows, "_records", read_before_the_run)
+    flows.poll()
+    account, now = limits.all()["l"]
+    assert account.live(now)["gone"].held == 1
 
 
 @pytest.mark.parametrize(

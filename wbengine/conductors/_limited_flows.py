@@ -31,8 +31,6 @@ __all__ = ["LimitedFlows"]
 _POLL_SECONDS: Final = 0.5
 #: Number of flows that are offered at once.
 _MAX_OFFERED: Final = 100
-#: Epoch that ends the membership of any run.
-_LAST_EPOCH: Final = 2**62
 
 
 class LimitedFlows:
@@ -139,7 +137,10 @@ class LimitedFlows:
                 self._board.offer_limited(name, resumable)
 
     def _release_ended(self, accounts: Mapping[str, tuple[Account, float]]) -> None:
-        """Release the permits of parked flows that were deleted or have ended elsewhere."""
+        """Release the permits of parked flows that were deleted or have ended elsewhere.
+
+        A flow that runs again meanwhile has a higher epoch and keeps its permit.
+        """
         kept = {name: account.kept(now) for name, (account, now) in accounts.items()}
         records = self._records([uuid for uuids in kept.values() for uuid in uuids])
         ended = {
@@ -149,7 +150,10 @@ class LimitedFlows:
         requests = {
             name: (
                 accounts[name][0].defined,
-                [PermitRequest(uuid, _LAST_EPOCH, 0, 0, 0.0) for uuid in uuids],
+                [
+                    PermitRequest(uuid, accounts[name][0].flows[uuid].epoch, 0, 0, 0.0)
+                    for uuid in uuids
+                ],
             )
             for name, uuids in ended.items()
             if uuids
