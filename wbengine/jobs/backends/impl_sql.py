@@ -530,22 +530,20 @@ class SQLJobBoard(_stored.BaseStoredJobBoard):
         priority, then the oldest one.
         """
         taken: list[_stored.StoredJob] = []
-        if time.monotonic() < self._busy_until:
-            taken += self._take_of(self.queues[0], who, limit, except_uuids)
-            if len(taken) == limit:
-                return taken
-        ready = self._offer_due_jobs()
-        for queue in _in_order(self.queues, ready):
-            try:
+        try:
+            if time.monotonic() < self._busy_until:
+                taken += self._take_of(self.queues[0], who, limit, except_uuids)
+                if len(taken) == limit:
+                    return taken
+            for queue in _in_order(self.queues, self._offer_due_jobs()):
                 taken += self._take_of(queue, who, limit - len(taken), except_uuids)
-            except exceptions.JobFailure:
-                if not taken:
-                    raise
-                break
-            if len(taken) == limit:
-                if queue == self.queues[0]:
-                    self._busy_until = time.monotonic() + self.POLL_SECONDS
-                break
+                if len(taken) == limit:
+                    if queue == self.queues[0]:
+                        self._busy_until = time.monotonic() + self.POLL_SECONDS
+                    break
+        except exceptions.JobFailure:
+            if not taken:
+                raise
         return taken
 
     def _take_of(
