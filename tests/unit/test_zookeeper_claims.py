@@ -8,6 +8,7 @@ import pytest
 
 from tests.support import zookeeper_memory
 from wbengine import exceptions
+from wbengine.jobs import base
 from wbengine.jobs.backends import impl_zookeeper
 from wbengine.persistence import models
 
@@ -60,6 +61,24 @@ def test_claim_is_released_later_by_a_conductor_that_takes_no_more_jobs(
     another = impl_zookeeper.ZookeeperJobBoard("another", client=zookeeper_memory.Client(server))
     another.connect()
     assert another.take("you", 2) == [released]
+
+
+def test_taken_jobs_are_returned_if_reading_further_ones_fails(
+    monkeypatch: pytest.MonkeyPatch,
+    client: zookeeper_memory.Client,
+    board: impl_zookeeper.ZookeeperJobBoard,
+) -> None:
+    posted = [board.post(f"{number}") for number in range(17)]
+    claim = board.claim
+
+    def lose_connection(job: base.Job, who: str) -> None:
+        if job == posted[15]:  # The last one of the first page.
+            client.connected = False
+            raise exceptions.UnclaimableJob("another owner has it")
+        claim(job, who)
+
+    monkeypatch.setattr(board, "claim", lose_connection)
+    assert board.take("me", 16) == posted[:15]
 
 
 def test_claim_whose_release_had_no_answer_does_not_end_the_next_one(

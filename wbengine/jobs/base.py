@@ -290,20 +290,18 @@ class JobBoard(abc.ABC):
         :raises JobFailure: if the board failed before the first claim.
         """
         taken: list[Job] = []
-        for job in self.iterjobs(only_unclaimed=True):
-            if len(taken) >= limit:
-                break
-            if job.uuid in except_uuids:
-                continue
-            try:
-                self.claim(job, who)
-            except (exceptions.UnclaimableJob, exceptions.NotFound):
-                continue
-            except exceptions.JobFailure:
-                if taken:
+        try:
+            for job in self.iterjobs(only_unclaimed=True):
+                if len(taken) >= limit:
                     break
+                if job.uuid in except_uuids:
+                    continue
+                with contextlib.suppress(exceptions.UnclaimableJob, exceptions.NotFound):
+                    self.claim(job, who)
+                    taken.append(job)
+        except exceptions.JobFailure:
+            if not taken:
                 raise
-            taken.append(job)
         return taken
 
     @abc.abstractmethod
