@@ -46,6 +46,9 @@ _EVENTS: Final[Mapping[tuple[str, ...], str]] = {
 }
 #: Time before the newest flow from which flows are listed again, as some are stored late.
 _OVERLAP_SECONDS: Final = 60.0
+#: Interval at which all flows that have not begun are listed: some are stored long after their
+#: creation, or by hosts whose clocks are behind.
+_COMPLETE_SECONDS: Final = 300.0
 _RECONNECT_SECONDS: Final = 1.0
 
 
@@ -135,9 +138,11 @@ class ConductorService:
         self._is_board_separate: Final = not (
             isinstance(self._board, impl_sql.SQLJobBoard) and self._board.keeps_flows
         )
-        # The latest flows that were already checked, and the creation time of the newest.
+        # Flows that were already checked, the creation time of the newest, and the time on the
+        # monotonic clock at which all are listed again.
         self._seen: set[str] = set()
         self._newest: float | None = None
+        self._complete_at = 0.0
         self._identity: _stored.Identity | None = None
         self._versions = _code_versions.CodeVersions(
             persistence, code_version, app, is_exact=exact_code
@@ -401,7 +406,8 @@ class ConductorService:
         Each flow is checked once. All are checked again after an error, or if the board may have
         lost jobs.
         """
-        since = None if self._newest is None else self._newest - _OVERLAP_SECONDS
+        is_complete = self._newest is None or time.monotonic() >= self._complete_at
+        since = None if is_complete else (self._newest or 0.0) - _OVERLAP_SECONDS
         seen = set[str]()
         with contextlib.closing(self._persistence.get_connection()) as connection:
             for row in _list_flows(connection, _PENDING_STATES, since):
@@ -409,7 +415,10 @@ class ConductorService:
                     self._post(connection, row, _PENDING_STATES)
                 seen.add(row.uuid)
                 self._newest = max(self._newest or 0.0, row.created or 0.0)
-        self._seen = seen
+        if is_complete:
+            self._seen, self._complete_at = seen, time.monotonic() + _COMPLETE_SECONDS
+        else:
+            self._seen |= seen
 
     def _post(self, connection: base.Connection, row: base.FlowRow, among: tuple[str, ...]) -> None:
         """Post the job of a flow in one of these states, unless it belongs to another board."""

@@ -1,0 +1,83 @@
+"""Flows whose submission ended before their job was posted on a board outside of their store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from tests.support import signalled
+from wbengine import engines, exceptions
+from wbengine.conductors import service as services
+from wbengine.jobs.backends import impl_memory
+from wbengine.persistence import backends as stores
+from wbengine.persistence.backends import _sql as sql
+from wbengine.persistence.backends._sql import tables
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[sql.SQLBackend]:
+    with stores.backend(f"sqlite:///{tmp_path}/flows.db") as backend:
+        assert isinstance(backend, sql.SQLBackend)
+        yield backend
+
+
+@pytest.fixture
+def board(store: sql.SQLBackend) -> impl_memory.MemoryJobBoard:
+    board = impl_memory.MemoryJobBoard("board", persistence=store)
+    board.connect()
+    return board
+
+
+@pytest.fixture
+def service(store: sql.SQLBackend, board: impl_memory.MemoryJobBoard) -> services.ConductorService:
+    return services.ConductorService(store, board=board)
+
+
+def fail(*_: Any) -> Any:
+    raise exceptions.JobFailure("the board is unreachable")
+
+
+def test_flow_with_an_earlier_time_than_others_is_posted(
+    monkeypatch: pytest.MonkeyPatch,
+    store: sql.SQLBackend,
+    board: impl_memory.MemoryJobBoard,
+    service: services.ConductorService,
+) -> None:
+    posted = engines.submit(signalled.flow, backend=store, board=board)
+    service._post_unposted()
+    with monkeypatch.context() as patch, pytest.raises(exceptions.JobFailure):
+        patch.setattr(board, "repost_all", fail)
+        engines.submit(signalled.flow, backend=store, board=board)
+    uuid, created = tables.FLOWS.c.uuid, tables.FLOWS.c.created
+    with store.engine.begin() as connection:
+        connection.execute(
+            tables.FLOWS.update().where(uuid != posted.id).values(created=created - 3600)
+        )
+        (late,) = connection.scalars(sa.select(uuid).where(uuid != posted.id))
+    service._post_unposted()
+    assert board.find(late) is None
+    monkeypatch.setattr(service, "_complete_at", 0.0, raising=False)
+    service._post_unposted()
+    assert board.find(late) is not None
+    assert board.job_count == 2
+
+
+def test_posted_flows_are_checked_once(
+    monkeypatch: pytest.MonkeyPatch,
+    store: sql.SQLBackend,
+    board: impl_memory.MemoryJobBoard,
+    service: services.ConductorService,
+) -> None:
+    checked: list[str] = []
+    monkeypatch.setattr(service, "_post", lambda connection, row, among: checked.append(row.uuid))
+    submitted = []
+    for _ in range(3):
+        submitted.append(engines.submit(signalled.flow, backend=store, board=board).id)
+        service._post_unposted()
+        monkeypatch.setattr(service, "_complete_at", 0.0, raising=False)
+        service._post_unposted()
+    assert checked == submitted
