@@ -238,6 +238,9 @@ class ConductorService:
             self._board.refused_codes = self._versions.refused
         works: dict[str, Callable[[], None]] = {
             "wbengine-lost-flows": self._post_missing_jobs,
+            "wbengine-reports": functools.partial(
+                self._repeat, self._report, "cannot report this conductor", self.POLL_SECONDS
+            ),
             "wbengine-bulks": functools.partial(
                 self._repeat,
                 self.bulks.run_due,
@@ -360,6 +363,16 @@ class ConductorService:
             except exceptions.StorageFailure as error:
                 LOG.debug("claim was not released: %s", error)
 
+    def _report(self) -> float:
+        """Report that a conductor has this code and serves these queues.
+
+        Searches for flows without a job may take longer than such a report counts.
+        """
+        self._versions.report()
+        if self._queues is not None:
+            self._queues.report(self._served)
+        return self.POLL_SECONDS * random.uniform(0.7, 1.3)
+
     def _post_missing_jobs(self) -> None:
         while True:
             try:
@@ -368,9 +381,6 @@ class ConductorService:
                 self.stop()  # `run` raises the error.
                 return
             try:
-                self._versions.report()
-                if self._queues is not None:
-                    self._queues.report(self._served)
                 if isinstance(self._board, _stored.StoredJobBoard):
                     self._forget_checked_if_changed(self._board)
                 self._resume_lost()
