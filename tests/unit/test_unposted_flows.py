@@ -1,4 +1,4 @@
-"""Flows whose submission ended before their job was posted on a board outside of their store."""
+"""The search of a conductor service for flows without a job."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import pytest
 import sqlalchemy as sa
 
 from tests.support import signalled
-from wbengine import engines, exceptions
+from wbengine import engines, exceptions, states
 from wbengine.conductors import service as services
 from wbengine.jobs.backends import impl_memory
+from wbengine.persistence import _commands
 from wbengine.persistence import backends as stores
 from wbengine.persistence.backends import _sql as sql
-from wbengine.persistence.backends._sql import tables
+from wbengine.persistence.backends._sql import rows, tables
 
 
 @pytest.fixture
@@ -81,3 +82,29 @@ def test_posted_flows_are_checked_once(
         monkeypatch.setattr(service, "_complete_at", 0.0, raising=False)
         service._post_unposted()
     assert checked == submitted
+
+
+def test_suspended_flows_with_a_command_are_posted_only_without_a_job(
+    monkeypatch: pytest.MonkeyPatch, store: sql.SQLBackend
+) -> None:
+    service = services.ConductorService(store)
+    board: Any = service._board
+    handles = engines.submit_many(signalled.flow, [{}] * 3, backend=store)
+    command = rows.command_text(_commands.FlowCommand(_commands.RESUME))
+    board.connect()
+    with store.engine.begin() as connection:
+        connection.execute(tables.FLOWS.update().values(state=states.SUSPENDED, wish=command))
+        connection.execute(tables.JOBS.delete().where(tables.JOBS.c.uuid == handles[1].id))
+    reposted: list[str] = []
+    repost = board.repost
+
+    def record(uuid: str, *args: Any, **options: Any) -> Any:
+        reposted.append(uuid)
+        return repost(uuid, *args, **options)
+
+    monkeypatch.setattr(board, "repost", record)
+    service._resume_lost()
+    assert reposted == [handles[1].id]
+    service._resume_lost()
+    assert reposted == [handles[1].id]
+    assert board.job_count == 3

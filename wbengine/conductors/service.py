@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import logging
 import os
 import random
@@ -406,9 +407,15 @@ class ConductorService:
                     self._post(connection, row, states.FLOW_RUNNING)
             # Flows that were cancelled while they were suspended, or requested to run again.
             among = _COMMANDED_STATES if self._is_board_separate else _SUSPENDED_STATES
-            for row in _list_flows(connection, among, commanded=True):
-                self._conductor.allow(row.uuid)
-                self._post(connection, row, among)
+            for page in _list_pages(connection, among, commanded=True):
+                # Most of many flows with a command have a job, and only wait for their turn.
+                have_jobs = set[str]()
+                if isinstance(self._board, impl_sql.SQLJobBoard) and self._board.keeps_flows:
+                    have_jobs = self._board.with_jobs([row.uuid for row in page])
+                for row in page:
+                    self._conductor.allow(row.uuid)
+                    if row.uuid not in have_jobs:
+                        self._post(connection, row, among)
 
     def _post_unposted(self) -> None:
         """Post a job for each flow that was submitted to this board and has none.
@@ -463,19 +470,25 @@ class ConductorService:
             self._board.make_due(row.uuid)  # A pause of its queue does not hold back commands.
 
 
-def _list_flows(
+def _list_pages(
     connection: base.Connection,
     among: Collection[str],
     since: float | None = None,
     *,
     commanded: bool = False,
-) -> Iterator[base.FlowRow]:
+) -> Iterator[Sequence[base.FlowRow]]:
     after = None
     while True:
         page = connection.list_flows(
             states=among, newest_first=False, since=since, after=after, commanded=commanded
         )
-        yield from page.flows
+        yield page.flows
         after = page.after
         if after is None:
             return
+
+
+def _list_flows(
+    connection: base.Connection, among: Collection[str], since: float | None = None
+) -> Iterator[base.FlowRow]:
+    return itertools.chain.from_iterable(_list_pages(connection, among, since))

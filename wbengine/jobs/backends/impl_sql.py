@@ -372,6 +372,15 @@ class SQLJobBoard(_stored.BaseStoredJobBoard):
     def _find(self, uuid: str) -> dict[str, Any] | None:
         return self._first(f"Reading job {uuid}", self._statements.select_job, uuid)
 
+    def with_jobs(self, flow_uuids: Sequence[str]) -> set[str]:
+        """Return those of these flows that have a job outside of the trash."""
+        parameters = {"uuids": list(flow_uuids)}
+        return self._transact(
+            "Reading jobs of flows",
+            lambda connection: set(connection.scalars(self._statements.with_jobs, parameters)),
+            write=False,
+        )
+
     def _is_trashed(self, uuid: str) -> bool:
         row = self._first(f"Reading job {uuid}", self._statements.trashed, uuid)
         return row is not None
@@ -977,6 +986,9 @@ class _Statements:
             f"SELECT 1 FROM {_JOBS} WHERE uuid = :uuid"
             f" UNION ALL SELECT 1 FROM {_JOBS} WHERE {on_board} AND book_uuid = :book_uuid LIMIT 1"
         )
+        self.with_jobs = sa.text(
+            f"SELECT uuid FROM {_JOBS} WHERE uuid IN :uuids AND trashed = 0"
+        ).bindparams(sa.bindparam("uuids", expanding=True, type_=sa.String))
         self.select_job = sa.text(f"{jobs} WHERE {this_job}")
         self.posted = sa.text(f"{jobs} WHERE uuid IN :uuids AND board = :board").bindparams(
             sa.bindparam("uuids", expanding=True)
