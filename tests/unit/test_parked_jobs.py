@@ -14,11 +14,14 @@ from wbengine.jobs import base as jobs
 from wbengine.jobs.backends import impl_etcd
 from wbengine.persistence import backends as stores
 from wbengine.persistence import base as persistence
+from wbengine.persistence.backends import _sql as sql
+from wbengine.persistence.backends._sql import tables
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[persistence.Backend]:
+def store(tmp_path: Path) -> Iterator[sql.SQLBackend]:
     with stores.backend(f"sqlite:///{tmp_path}/flows.db") as backend:
+        assert isinstance(backend, sql.SQLBackend)
         yield backend
 
 
@@ -93,3 +96,22 @@ def test_processes_find_the_same_parked_jobs_after_the_board_lost_its_data(
     first.parked.leave(job, first.name, first.parked.board.park(job, first.name, 0.0, 0))
     second.parked.post_due(second.name)
     assert second.counts == (1, 0)
+
+
+def test_damaged_flow_does_not_prevent_the_continuation_of_others(
+    server: etcd_memory.Server, store: sql.SQLBackend
+) -> None:
+    conductor = Conductor("conductor", server, store)
+    damaged, other = [
+        engines.submit(signalled.flow, backend=store, board=conductor.board).id for _ in range(2)
+    ]
+    for _ in range(2):
+        job = conductor.take()
+        is_parked = conductor.parked.board.park(job, conductor.name, 0.0, 0)
+        conductor.parked.leave(job, conductor.name, is_parked)
+    with store.engine.begin() as connection:
+        damage = tables.FLOWS.update().where(tables.FLOWS.c.uuid == damaged)
+        connection.execute(damage.values(meta="{"))
+    conductor.parked.post_due(conductor.name)
+    assert [job.uuid for job in conductor.board.iterjobs()] == [other]
+    assert conductor.parked.has(damaged)

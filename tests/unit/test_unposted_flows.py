@@ -108,3 +108,20 @@ def test_suspended_flows_with_a_command_are_posted_only_without_a_job(
     service._resume_lost()
     assert reposted == [handles[1].id]
     assert board.job_count == 3
+
+
+def test_damaged_flow_does_not_prevent_the_resumption_of_others(
+    store: sql.SQLBackend, caplog: pytest.LogCaptureFixture
+) -> None:
+    service = services.ConductorService(store)
+    service._board.connect()
+    damaged, other = engines.submit_many(signalled.flow, [{}] * 2, backend=store)
+    with store.engine.begin() as connection:
+        connection.execute(tables.JOBS.delete())
+        connection.execute(tables.FLOWS.update().values(state=states.RUNNING))
+        damage = tables.FLOWS.update().where(tables.FLOWS.c.uuid == damaged.id)
+        connection.execute(damage.values(meta="{"))
+    for _ in range(2):
+        service._resume_lost()
+    assert [job.uuid for job in service._board.iterjobs()] == [other.id]
+    assert caplog.text.count("cannot be read") == 1

@@ -144,6 +144,8 @@ class ConductorService:
         self._seen: set[str] = set()
         self._newest: float | None = None
         self._complete_at = 0.0
+        # Flows with damaged records; each is logged once.
+        self._unreadable: set[str] = set()
         self._identity: _stored.Identity | None = None
         self._versions = _code_versions.CodeVersions(
             persistence, code_version, app, is_exact=exact_code
@@ -442,6 +444,11 @@ class ConductorService:
         try:
             detail = connection.get_flow_details(row.uuid, lazy=True)
         except exceptions.NotFound:
+            return
+        except exceptions.CorruptRecord as error:
+            if row.uuid not in self._unreadable:
+                self._unreadable.add(row.uuid)
+                LOG.warning("cannot search for the job of a flow: %s", error)
             return
         if (detail.state or states.PENDING) not in among or detail.meta_value(
             models.FACTORY

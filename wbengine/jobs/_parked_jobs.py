@@ -8,6 +8,7 @@ its wait has ended, a conductor of the board posts it there again.
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from collections.abc import Callable, Iterator
 from typing import Final
@@ -23,6 +24,8 @@ from wbengine.persistence.backends import _sql
 
 __all__ = ["ParkedJobs"]
 
+LOG: Final = logging.getLogger(__name__)
+
 #: Beginning of the namespaces of these jobs. The rest is the id of their board.
 _PREFIX: Final = "elsewhere:"
 #: Maximum number of jobs that are posted again at once.
@@ -31,6 +34,8 @@ _MAX_POSTED: Final = 64
 _CLAIM_SECONDS: Final = 5.0
 #: Time after which a job is posted that could not be, because an earlier one was claimed.
 _RETRY_SECONDS: Final = 1.0
+#: The same, because the record of the flow cannot be read by this process.
+_UNREADABLE_SECONDS: Final = 30.0
 
 
 class ParkedJobs:
@@ -106,31 +111,34 @@ class ParkedJobs:
             taken = list(board.take(who, _MAX_POSTED))
         self._may_be_due = self._may_be_due or len(taken) == _MAX_POSTED
         for job in taken:
-            is_over = self._post(board, job)
+            retry_seconds = self._post(board, job)
             # If this process was stopped for longer than its claim, another one has posted it.
             with contextlib.suppress(exceptions.JobFailure, exceptions.NotFound):
-                if is_over:
+                if retry_seconds is None:
                     board.consume(job, who)
                 else:
-                    board.park(job, who, _RETRY_SECONDS, None)
+                    board.park(job, who, retry_seconds, None)
 
-    def _post(self, board: impl_sql.SQLJobBoard, job: jobs.Job) -> bool:
-        """Post a parked job. Return False if it must be posted later."""
+    def _post(self, board: impl_sql.SQLJobBoard, job: jobs.Job) -> float | None:
+        """Post a parked job. If it must be posted later, return after how many seconds."""
         with contextlib.closing(self._store.get_connection()) as connection:
             try:
                 detail = connection.get_flow_details(job.uuid, lazy=True)
             except exceptions.NotFound:
-                return True
+                return None
+            except exceptions.CorruptRecord as error:
+                LOG.warning("cannot continue the flow of %s yet: %s", job, error)
+                return _UNREADABLE_SECONDS
         place = _stored.submitted(detail, self._origin) or Place()
         book = models.LogBook(str(job.book_name), str(job.book_uuid))
         posted = self._origin.repost(job.uuid, job.name, book, place, replaces_trashed=True)
         if posted is None:
             earlier = self._origin.find(job.uuid)
             if earlier is None or self._origin.find_owner(earlier) is not None:
-                return False
+                return _RETRY_SECONDS
         if board.goes_first(job.uuid):
             self._origin.make_due(job.uuid)
-        return True
+        return None
 
     def has(self, flow_uuid: str) -> bool:
         """Return whether the job of a flow is among them.
