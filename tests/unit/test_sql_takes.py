@@ -1,4 +1,4 @@
-"""Jobs that a board in a database claims although it fails before the end of the call."""
+"""Jobs that a board in a database claims or lists although something fails."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 
 from wbengine import exceptions
 from wbengine.jobs.backends import impl_memory
+from wbengine.persistence.backends._sql import tables
 
 
 @pytest.fixture
@@ -32,3 +33,16 @@ def test_jobs_of_the_first_queue_are_returned_if_the_store_fails_afterwards(
     assert [job.name for job in board.take("me", 2)] == ["y"]
     with pytest.raises(exceptions.JobFailure):
         board.take("me", 1)
+
+
+def test_unreadable_blocked_job_does_not_prevent_the_list_of_others(
+    board: impl_memory.MemoryJobBoard,
+) -> None:
+    """A later version may have further priorities."""
+    for name in ("x", "y"):
+        board.post(name)
+    for job in board.take("me", 2):
+        board.block(job, "me")
+    with board._store.engine.begin() as connection:
+        connection.execute(tables.JOBS.update().where(tables.JOBS.c.name == "x").values(priority=9))
+    assert [job.name for job in board.blocked_jobs()] == ["y"]

@@ -810,9 +810,10 @@ class SQLJobBoard(_stored.BaseStoredJobBoard):
         while True:
             page = self._transact("Listing blocked jobs", work, write=False)
             for row in page:
-                job = self.JOB(self, self._parse(row))
-                job.block_number = row["not_before"]
-                jobs.append(job)
+                job = self._readable(row["uuid"], row)
+                if job is not None:
+                    job.block_number = row["not_before"]
+                    jobs.append(job)
             if len(page) < MAX_PAGE_SIZE:
                 return jobs
             parameters |= {"blocked": page[-1]["not_before"], "id": page[-1]["id"]}
