@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import hashlib
 import json
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -27,6 +29,7 @@ __all__ = [
     "Requests",
     "Store",
     "check_url",
+    "home_of",
     "read_account",
     "store_of",
 ]
@@ -177,6 +180,22 @@ def check_url(url: Any) -> str:
         )
     server_urls.split("the URL of limits", url)
     return url.replace("redis+socket:", "unix:", 1)
+
+
+def home_of(place: str | base.Backend | None, backend: base.Backend | None) -> str:
+    """Return a text that distinguishes the flows of a backend from others with the same limits.
+
+    It is empty if these limits are not shared with flows of other backends.
+    """
+    if not isinstance(place, str) or backend is None or not backend.stores_limits:
+        return ""
+    database: Any = backend  # As in `store_of`.
+    url, dialect = database.options.url, database.options.dialect
+    name = url.database or ""
+    if dialect == "sqlite":
+        name = os.path.realpath(name.removeprefix("file:"))
+    parts = (dialect, url.host, url.port, name, url.query.get("options"))
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 
 def store_of(place: str | base.Backend | None) -> Store:

@@ -59,11 +59,13 @@ class Member(NamedTuple):
     """Run of a flow under limits.
 
     `epoch` is that of its lease. Its permits expire after `seconds` without another request.
+    `home` is that of `account_stores.home_of`.
     """
 
     flow: str
     epoch: int = 0
     seconds: float = _leases.LEASE_SECONDS
+    home: str = ""
 
 
 class _Permit(NamedTuple):
@@ -257,7 +259,7 @@ class Membership:
 
     def request(self) -> PermitRequest:
         """Return the current request. The caller must hold the lock."""
-        flow, epoch, seconds = self.member
+        flow, epoch, seconds, _ = self.member
         count, costs = max(0, self.wanted - self.spare), self._missing_costs()
         if self._costs and not costs:
             count = 0  # The costs of the others follow.
@@ -268,8 +270,9 @@ class Membership:
         """Return the last request, which releases all permits, or only those that are not used."""
         held = self.held - self.spare if keeps_permits else 0
         seconds = KEPT_SECONDS if held else 0
-        flow, epoch, _ = self.member
-        return PermitRequest(flow, epoch, held, 0, seconds, (), tuple(self._corrections))
+        flow, epoch, _, home = self.member
+        corrections = tuple(self._corrections)
+        return PermitRequest(flow, epoch, held, 0, seconds, (), corrections, home if held else "")
 
     def add(self, request: PermitRequest, answer: Answer, at: float) -> bool:
         """Add the permits of an answer to a request. The caller must hold the lock.

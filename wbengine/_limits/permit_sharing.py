@@ -81,7 +81,8 @@ class PermitRequest(NamedTuple):
     epoch are ignored. Its permits expire after `seconds` without another request.
 
     `costs` are those of the first wanted permits, in order; empty: each costs one unit.
-    `corrections` are those to which no answer has arrived; a repeated one is ignored.
+    `corrections` are those to which no answer has arrived; a repeated one is ignored. `home` names
+    the store of a parked flow that keeps permits, if several stores share the limit.
     """
 
     flow: str
@@ -91,6 +92,7 @@ class PermitRequest(NamedTuple):
     seconds: float
     costs: tuple[float, ...] = ()
     corrections: tuple[Correction, ...] = ()
+    home: str = ""
 
     @classmethod
     def of_parked(cls, flow: str, units: float) -> PermitRequest:
@@ -125,14 +127,17 @@ class _Flow:
     costs: tuple[float, ...] = ()
     #: Number of the latest correction.
     corrected: int = 0
+    home: str = ""
 
     @property
     def is_parked(self) -> bool:
         return self.epoch == _PARKED_EPOCH
 
     @property
-    def weights(self) -> tuple[Any, ...]:
-        """Fields that only flows with costs or corrections have."""
+    def others(self) -> tuple[Any, ...]:
+        """Fields that only some flows have: costs, corrections, and a home."""
+        if self.home:
+            return (self.costs, self.corrected, self.home)
         return (self.costs, self.corrected) if self.costs or self.corrected else ()
 
 
@@ -159,10 +164,11 @@ class Account:
         flows = {
             uuid: _Flow(
                 int(epoch), int(held), int(wanted), float(until), float(served),
-                tuple(map(float, weights[0])) if weights else (),
-                int(weights[1]) if weights else 0,
+                tuple(map(float, others[0])) if others else (),
+                int(others[1]) if others else 0,
+                str(others[2]) if len(others) > 2 else "",
             )
-            for uuid, (epoch, held, wanted, until, served, *weights) in data["flows"].items()
+            for uuid, (epoch, held, wanted, until, served, *others) in data["flows"].items()
         }  # fmt: skip
         log = data.get("log")
         return cls(
@@ -177,7 +183,7 @@ class Account:
 
     def to_dict(self) -> dict[str, Any]:
         flows = {
-            uuid: [row.epoch, row.held, row.wanted, row.until, row.served, *row.weights]
+            uuid: [row.epoch, row.held, row.wanted, row.until, row.served, *row.others]
             for uuid, row in self.flows.items()
         }
         return {
@@ -265,7 +271,7 @@ class Account:
             held, wanted = request.held + inherited, request.wanted - inherited
             self.flows[request.flow] = _Flow(
                 request.epoch, held, wanted, now + request.seconds, served,
-                request.costs[inherited:], corrected,
+                request.costs[inherited:], corrected, request.home,
             )  # fmt: skip
             new_permits[request.flow] = []
             kept[request.flow] = [0.0] * inherited

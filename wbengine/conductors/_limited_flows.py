@@ -50,6 +50,7 @@ class LimitedFlows:
         self._backend = backend
         self._place = place
         self._store = account_stores.store_of(place)
+        self._home = account_stores.home_of(place, backend)
         # Limits with permits for parked flows, according to engines of this process; the quotas are
         # those of the code.
         self._free: dict[str, Quota] = {}
@@ -139,12 +140,19 @@ class LimitedFlows:
     def _release_ended(self, accounts: Mapping[str, tuple[Account, float]]) -> None:
         """Release the permits of parked flows that were deleted or have ended elsewhere.
 
-        A flow that runs again meanwhile has a higher epoch and keeps its permit.
+        A flow that runs again meanwhile has a higher epoch and keeps its permit. Flows of other
+        stores, which share the limits, keep theirs.
         """
         kept = {name: account.kept(now) for name, (account, now) in accounts.items()}
         records = self._records([uuid for uuids in kept.values() for uuid in uuids])
         ended = {
-            name: [uuid for uuid in uuids if not _keeps_permit(records.get(uuid))]
+            name: [
+                uuid
+                for uuid in uuids
+                if not _keeps_permit(
+                    records.get(uuid), accounts[name][0].flows[uuid].home in ("", self._home)
+                )
+            ]
             for name, uuids in kept.items()
         }
         requests = {
@@ -174,7 +182,12 @@ class LimitedFlows:
             return connection.flow_records(uuids)
 
 
-def _keeps_permit(record: models.FlowDetail | None) -> bool:
+def _keeps_permit(record: models.FlowDetail | None, is_here: bool) -> bool:
+    """Return whether a parked flow keeps its permit.
+
+    :param is_here: whether the store of the flow may be this one, so that it has a record here if
+        it was not deleted.
+    """
     if record is None:
-        return False
+        return not is_here
     return record.state not in states.FLOW_ENDED and not record.is_suspended_by_command

@@ -7,7 +7,7 @@ from typing import Any
 
 from wbengine import storage
 from wbengine._concurrency import clocks
-from wbengine._limits import manual_renewer, permit_renewer
+from wbengine._limits import account_stores, manual_renewer, permit_renewer
 from wbengine._runtime import atom_lifecycle, deadlines, inbox
 from wbengine._runtime import plan as plans
 from wbengine._runtime.gates import permits
@@ -55,7 +55,9 @@ def make_permit_gate(
         compiled.limits,
         plan,
         renewer,
-        permit_renewer.Member(stored.flow_uuid, epoch, lease_seconds),
+        permit_renewer.Member(
+            stored.flow_uuid, epoch, lease_seconds, account_stores.home_of(place, stored.backend)
+        ),
         timers,
         clock,
         arguments=arguments,
