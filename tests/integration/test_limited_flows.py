@@ -360,6 +360,26 @@ def test_flows_are_offered_again_only_after_a_while(
     assert listed.waiting == 3, "the offered flow still waits"
 
 
+def test_flows_start_faster_and_faster_if_their_code_has_no_limit_any_more(
+    store: persistence.Backend,
+    offers: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    board: impl_sql.SQLJobBoard,
+) -> None:
+    monkeypatch.setattr(_limited_flows, "_POLL_SECONDS", 0.0)
+    board.connect()
+    flows = _limited_flows.LimitedFlows(lambda: board, store, store)
+    handles = [wait_for_limit(board, store, "l") for _ in range(10)]
+    counts = []
+    while len(offers) < len(handles):
+        for _ in range(2):  # Also until the offered flows have been taken.
+            flows.poll()
+        counts.append(len(offers))
+        for job in board.take("c", 10):
+            board.consume(job, "c")
+    assert counts == [1, 3, 7, 10]
+
+
 def wait_for_limit(
     board: impl_sql.SQLJobBoard, store: persistence.Backend, name: str
 ) -> _submission.FlowHandle:

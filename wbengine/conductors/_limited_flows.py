@@ -54,6 +54,8 @@ class LimitedFlows:
         # Limits with permits for parked flows, according to engines of this process; the quotas are
         # those of the code.
         self._free: dict[str, Quota] = {}
+        # Flows that were offered last, for limits without an account.
+        self._offered: dict[str, list[str]] = {}
         self._next_poll = 0.0
         self._after = ""
 
@@ -84,6 +86,9 @@ class LimitedFlows:
             return
         self._next_poll = time.monotonic() + _POLL_SECONDS
         waiting = self._board.limits_waited_for(self._after)
+        if not self._after:
+            names = {name for name, _ in waiting}
+            self._offered = {name: self._offered[name] for name in names & self._offered.keys()}
         self._after = waiting[-1][0] if len(waiting) == impl_sql.MAX_PAGE_SIZE else ""
         for start in range(0, len(waiting), account_stores.MAX_ACCOUNTS_PER_BATCH):
             part = waiting[start : start + account_stores.MAX_ACCOUNTS_PER_BATCH]
@@ -112,9 +117,9 @@ class LimitedFlows:
         units = self._units(of_costs)
         for name, uuid in first_flows.items():
             if name not in accounts:
-                # No flow has a permit. The first one tells the quota.
-                self._board.offer_limited(name, [uuid])
+                self._offer_unknown(name)
                 continue
+            self._offered.pop(name, None)
             account, now = accounts[name]
             request = PermitRequest.of_parked(uuid, units.get(uuid, 1.0))
             trial, quota = Account.from_dict(account.to_dict()), account.defined
@@ -122,6 +127,19 @@ class LimitedFlows:
             is_free = bool(trial.settle(quota, [request], now, in_force).resumable)
             if is_free or not account.reserves(uuid, now):
                 self._offer(name, account)
+
+    def _offer_unknown(self, name: str) -> None:
+        """Offer flows that wait for a limit for which no flow has a permit.
+
+        The first one tells the quota. If it was taken and does not, its code may have no such limit
+        any more. Then twice as many follow each time.
+        """
+        offered = self._offered.get(name, [])
+        if self._board.ready(offered):
+            return  # No conductor has taken them yet.
+        count = min(max(1, 2 * len(offered)), _MAX_OFFERED)
+        uuids = self._board.jobs_of_limit(name, count)
+        self._offered[name] = self._board.offer_limited(name, uuids)
 
     def _offer(self, name: str, account: Account) -> None:
         count = _MAX_OFFERED

@@ -381,6 +381,15 @@ class SQLJobBoard(_stored.BaseStoredJobBoard):
             write=False,
         )
 
+    def ready(self, uuids: Sequence[str]) -> set[str]:
+        """Return those of these jobs that conductors may take now."""
+        parameters = {"board": self.namespace, "uuids": list(uuids)}
+        return self._transact(
+            "Reading jobs that may be taken",
+            lambda connection: set(connection.scalars(self._statements.ready, parameters)),
+            write=False,
+        )
+
     def _is_trashed(self, uuid: str) -> bool:
         row = self._first(f"Reading job {uuid}", self._statements.trashed, uuid)
         return row is not None
@@ -989,6 +998,9 @@ class _Statements:
         )
         self.with_jobs = sa.text(
             f"SELECT uuid FROM {_JOBS} WHERE uuid IN :uuids AND trashed = 0"
+        ).bindparams(sa.bindparam("uuids", expanding=True, type_=sa.String))
+        self.ready = sa.text(
+            f"SELECT uuid FROM {_JOBS} WHERE uuid IN :uuids AND board = :board AND {turns.READY}"
         ).bindparams(sa.bindparam("uuids", expanding=True, type_=sa.String))
         self.select_job = sa.text(f"{jobs} WHERE {this_job}")
         self.posted = sa.text(f"{jobs} WHERE uuid IN :uuids AND board = :board").bindparams(
