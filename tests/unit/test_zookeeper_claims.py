@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support import zookeeper_memory
 from wbengine import exceptions
+from wbengine._runtime import control
+from wbengine.conductors.backends import impl_blocking
 from wbengine.jobs import base
-from wbengine.jobs.backends import impl_zookeeper
+from wbengine.jobs.backends import impl_sql, impl_zookeeper
+from wbengine.persistence import backends as stores
 from wbengine.persistence import models
 
 CONSUME, ABANDON, TRASH = "consume", "abandon", "trash"
@@ -131,3 +135,22 @@ def test_job_that_is_trashed_during_a_repost_stays_in_the_trash(
     monkeypatch.setattr(another, "_commit", late)
     assert another.repost("u", "x", models.LogBook("b")) is None
     assert board.job_count == 0 and board.is_trashed("u")
+
+
+def test_conductor_that_cannot_park_a_flow_releases_its_job(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    client: zookeeper_memory.Client,
+) -> None:
+    def fail(*_: Any) -> Any:
+        raise exceptions.JobFailure("the database is unreachable")
+
+    with stores.backend(f"sqlite:///{tmp_path}/flows.db") as store:
+        board = impl_zookeeper.ZookeeperJobBoard("board", client=client, persistence=store)
+        board.connect()
+        posted = board.repost("u", "x", models.LogBook("b"))
+        conductor = impl_blocking.BlockingConductor("me", board, store)
+        (job,) = board.take("me", 1)
+        monkeypatch.setattr(impl_sql.SQLJobBoard, "park", fail)
+        conductor._park(job, control.Parked(None, 0))
+        assert board.take("me", 1) == [posted]

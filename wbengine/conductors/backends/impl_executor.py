@@ -715,6 +715,8 @@ class ExecutorConductor(base.Conductor):
                 elsewhere.leave(job, self._name, is_parked)
         except exceptions.WbengineException as error:
             self._log.warning("cannot park %s: %s", job, error)
+            if elsewhere is not None:  # Not all boards end the claim of a live process.
+                self._try_finish_job(job, Action.ABANDON)
             return
         self._notify_abandoned(job)
 
