@@ -24,6 +24,8 @@ from wbengine._redis import client_options, lua_scripts
 __all__ = ["RedisStore"]
 
 _MAX_ATTEMPTS: Final = 50
+#: Maximum number of accounts that one request reads.
+_MAX_READ: Final = 1000
 
 
 def _client(redis: Any, url: str) -> Any:
@@ -122,9 +124,18 @@ class RedisStore(account_stores.Store):
         return self.read(names)
 
     def read(self, names: Sequence[str]) -> dict[str, tuple[Account, float]]:
-        with self._reported():
-            read = ((name, *self._read(name)[:2]) for name in names)
-            return {name: (read_account(name, text), now) for name, text, now in read if text}
+        accounts = dict[str, tuple[Account, float]]()
+        for start in range(0, len(names), _MAX_READ):
+            part = names[start : start + _MAX_READ]
+            with self._reported(), self._client.pipeline(transaction=False) as pipe:
+                for name in part:
+                    pipe.get(self._prefix + name)
+                pipe.time()
+                *texts, (seconds, micros) = pipe.execute()
+            for name, text in zip(part, texts, strict=True):
+                if text:
+                    accounts[name] = read_account(name, text), seconds + micros / 1e6
+        return accounts
 
     def change(self, change: LimitChange) -> None:
         values = {key: value for key, value in change.to_dict().items() if value is not None}

@@ -103,7 +103,8 @@ class LimitedFlows:
         self._offer(name, account)
 
     def _compare(self, first_flows: Mapping[str, str]) -> None:
-        """Offer flows that wait for these limits, or reserve a permit for the first one."""
+        """Offer flows that wait for these limits, or reserve permits for the first ones."""
+        reservations = dict[str, account_stores.Requests]()
         if not first_flows:
             return
         accounts = self._store.read([*first_flows])
@@ -124,9 +125,14 @@ class LimitedFlows:
             request = PermitRequest.of_parked(uuid, units.get(uuid, 1.0))
             trial, quota = Account.from_dict(account.to_dict()), account.defined
             in_force = limit_changes.apply(name, quota, changes)
-            is_free = bool(trial.settle(quota, [request], now, in_force).resumable)
-            if is_free or not account.reserves(uuid, now):
+            if trial.settle(quota, [request], now, in_force).resumable:
                 self._offer(name, account)
+            elif not account.reserves(uuid, now):
+                reservations[name] = quota, [request]
+        answers = self._store.settle(reservations) if reservations else {}
+        for name, answer in answers.items():
+            if answer.resumable:  # A permit became free meanwhile.
+                self._offer(name, accounts[name][0])
 
     def _offer_unknown(self, name: str) -> None:
         """Offer flows that wait for a limit for which no flow has a permit.
