@@ -180,6 +180,8 @@ class ExecutorConductor(base.Conductor):
         # blocked jobs that it will claim when there are no others.
         self._blocked: dict[str, float] = {}
         self._untried: deque[jobs.Job] = deque()
+        # Blocked jobs that another conductor had claimed when this one was about to.
+        self._contended: list[jobs.Job] = []
         self._next_blocked_poll = 0.0
         # No job is claimed before this time, because the broker of the workers was unavailable.
         self._idle_until = 0.0
@@ -353,7 +355,11 @@ class ExecutorConductor(base.Conductor):
         try:
             with jobs.claims_expiring_after(self.CLAIM_SECONDS):
                 self._jobboard.claim(job, self._name)
-        except (exceptions.UnclaimableJob, exceptions.NotFound):
+        except exceptions.UnclaimableJob:
+            if self._parking_board is None:  # Otherwise the board lists it again.
+                self._contended.append(job)
+            return False
+        except exceptions.NotFound:
             return False
         self._note_claim(job)
         return True
@@ -365,7 +371,12 @@ class ExecutorConductor(base.Conductor):
 
     def _poll_blocked_jobs(self) -> None:
         board = self._parking_board
-        if board is None or self._untried or time.monotonic() < self._next_blocked_poll:
+        if self._untried or time.monotonic() < self._next_blocked_poll:
+            return
+        if board is None:
+            self._untried.extend(self._contended)
+            self._contended.clear()
+            self._next_blocked_poll = time.monotonic() + _BLOCKED_POLL_SECONDS
             return
         blocked_jobs = board.blocked_jobs()
         self._untried.extend(
