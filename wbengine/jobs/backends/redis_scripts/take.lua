@@ -9,8 +9,8 @@
 
 limit = tonumber(limit)
 local left_out, taken = {}, {}
--- Numbers of jobs to leave that come first in a list, by list.
-local skips = {}
+-- Numbers of jobs to leave that come first in a list, and the last of them, by list.
+local skips, lasts = {}, {}
 for _, uuid in ipairs(excluded) do left_out[uuid] = true end
 
 local function answer(uuid, number)
@@ -31,15 +31,20 @@ local function first_of(list, read, prefix_size)
         if not is_unclaimed(uuid) then
             for _, set in ipairs({free, begun, waiting}) do redis.call('ZREM', set, entry) end
         elseif left_out[uuid] then
-            skips[list] = skip + 1
+            skips[list], lasts[list] = skip + 1, entry
         else
             return uuid, true
         end
     end
 end
 local function first_in(set, prefix)
-    local function read(skip) return in_queue(set, prefix, 'ZRANGEBYLEX', skip) end
-    return first_of(set .. prefix, read, #prefix + 1 + SCORE_CHARACTERS)
+    local list = set .. prefix
+    -- Behind the last one, because the server would walk over all that are skipped.
+    local function read()
+        local low = lasts[list] and '(' .. lasts[list] or '[' .. prefix .. '\0'
+        return redis.call('ZRANGEBYLEX', set, low, '(' .. prefix .. '\1', 'LIMIT', 0, 1)[1]
+    end
+    return first_of(list, read, #prefix + 1 + SCORE_CHARACTERS)
 end
 local function first_of_key(queue, key)
     if not is_plain(queue, key) then return first_in(waiting, queue .. '\0' .. key) end
