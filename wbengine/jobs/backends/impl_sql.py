@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
 
-from wbengine import _sql, exceptions
+from wbengine import _sql, exceptions, states
 from wbengine._concurrency.crash_points import crashpoint
 from wbengine._configuration import named_options
 from wbengine._introspection import object_names
@@ -940,7 +940,17 @@ class _Statements:
         order = "ORDER BY priority, id LIMIT :limit"
         claim = f"UPDATE {_JOBS} SET owner = :who, claims = claims + 1, updated = {now}"
         unowned = f"owner = NULL, owner_until = NULL, updated = {now}"
-        freed = f"{unowned}, turn = {turns.FIRST}, end_delay = 0"
+        # A flow that has not begun keeps its turn, and is held back by a pause of its queue. MySQL
+        # would lock the flow after its job, and deadlocks with other transactions would follow.
+        is_new = "1 = 0"
+        if dialect != dialects.MYSQL:
+            is_new = (
+                f"turn >= 0 AND EXISTS (SELECT 1 FROM {tables.FLOWS.name} f"
+                f" WHERE f.uuid = {_JOBS}.uuid"
+                f" AND COALESCE(f.state, '{states.PENDING}') = '{states.PENDING}')"
+            )
+        turn_again = f"turn = CASE WHEN {is_new} THEN turn ELSE {turns.FIRST} END"
+        freed = f"{unowned}, {turn_again}, end_delay = 0"
 
         names = ["uuid", "board", "name", "priority", "details", "book_uuid", "book_name"]
         names += ["queue", "fair_key", "fair_weight", "turn"]
@@ -1024,7 +1034,7 @@ class _Statements:
         )
         self.offer = sa.text(
             f"UPDATE {dialects.by_primary_key(dialect, _JOBS)} SET not_before = 0, owner = NULL,"
-            f" owner_until = NULL, turn = {turns.FIRST} WHERE id IN :ids"
+            f" owner_until = NULL, {turn_again} WHERE id IN :ids"
             f" AND (not_before > 0 OR owner_until <= {now}) AND {free} AND not_before <= {now}"
         ).bindparams(sa.bindparam("ids", expanding=True))
         # Seconds until a job can be claimed, or NULL, for SQLite. If no job is free now, those with

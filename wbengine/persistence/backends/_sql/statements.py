@@ -241,8 +241,7 @@ class Statements:
         # the condition.
         self.make_job_due = sa.text(
             f"UPDATE {_JOBS} SET not_before = 0, flow_limit = NULL,"
-            f" turn = CASE WHEN :first = 1 OR claims > 0 OR turn IS NULL"
-            f" THEN {turns.FIRST} ELSE turn END"
+            f" turn = CASE WHEN :first = 1 OR turn IS NULL THEN {turns.FIRST} ELSE turn END"
             " WHERE uuid = :flow_uuid AND trashed = 0 AND claims >= :claims"
             # A flow that waits for its first permit has not begun.
             " AND (:claims = 0 OR flow_limit IS NULL OR turn IS NOT NULL)"
