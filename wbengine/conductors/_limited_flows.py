@@ -141,7 +141,7 @@ class LimitedFlows:
         any more. Then twice as many follow each time.
         """
         offered = self._offered.get(name, [])
-        if self._board.ready(offered):
+        if offered and self._board.ready(offered):
             return  # No conductor has taken them yet.
         count = min(max(1, 2 * len(offered)), _MAX_OFFERED)
         uuids = self._board.jobs_of_limit(name, count)

@@ -412,7 +412,8 @@ class ConductorService:
             for page in _list_pages(connection, among, commanded=True):
                 # Most of many flows with a command have a job, and only wait for their turn.
                 have_jobs = set[str]()
-                if isinstance(self._board, impl_sql.SQLJobBoard) and self._board.keeps_flows:
+                if page and not self._is_board_separate:
+                    assert isinstance(self._board, impl_sql.SQLJobBoard)
                     have_jobs = self._board.with_jobs([row.uuid for row in page])
                 for row in page:
                     self._conductor.allow(row.uuid)
