@@ -25,8 +25,6 @@ from wbengine.jobs import backends as boards
 from wbengine.jobs.backends import _sql_turns, impl_memory, impl_redis, impl_sql
 from wbengine.persistence import _commands, backends, models
 from wbengine.persistence import base as persistence
-from wbengine.persistence.backends import _sql as sql
-from wbengine.persistence.backends._sql import tables
 
 from . import places
 
@@ -512,10 +510,9 @@ def test_pause_lets_begun_flows_continue(store: Store, board: Board) -> None:
     (job,) = [job for job in board.take("me", 2) if job.name == "begun"]
     keeps_flows = isinstance(board, impl_sql.SQLJobBoard) and board.keeps_flows
     if keeps_flows:  # Other boards regard each flow as begun whose job was claimed.
-        assert isinstance(store.backend, sql.SQLBackend)
-        with store.backend.engine.begin() as connection:
-            flow = tables.FLOWS.update().where(tables.FLOWS.c.uuid == job.uuid)
-            connection.execute(flow.values(state=states.RUNNING))
+        with stores.engine_of(store.backend).begin() as connection:
+            begin = f"UPDATE wbe_flowdetails SET state = '{states.RUNNING}' WHERE uuid = :uuid"
+            connection.execute(sa.text(begin), {"uuid": job.uuid})
     board.abandon(job, "me")
     new = post(board, "new", priority="VERY_HIGH")
     queues = queues_of(board)

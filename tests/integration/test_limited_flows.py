@@ -415,7 +415,7 @@ def test_permits_of_parked_flows_are_compared_in_one_statement(
     assert len(statements) == 1
 
 
-def test_flow_that_runs_again_keeps_the_permit_that_a_late_conductor_releases(
+def test_flow_that_runs_again_keeps_its_permit_from_a_late_conductor(
     store: persistence.Backend, board: impl_sql.SQLJobBoard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     quota, limits = Quota(None, None, 1), account_stores.store_of(store)

@@ -54,7 +54,7 @@ class Conductor:
         return self.board.job_count, self.parked.board.job_count
 
 
-def test_due_job_is_posted_after_the_conductor_that_parks_it_deleted_its_own(
+def test_due_job_is_posted_after_the_deletion_of_the_earlier_one(
     monkeypatch: pytest.MonkeyPatch, server: etcd_memory.Server, store: persistence.Backend
 ) -> None:
     monkeypatch.setattr(_parked_jobs, "_RETRY_SECONDS", 0.0)

@@ -22,7 +22,7 @@ def fail(*_: Any) -> Any:
     raise exceptions.JobFailure("the connection was lost")
 
 
-def test_jobs_of_the_first_queue_are_returned_if_the_store_fails_afterwards(
+def test_jobs_of_the_first_queue_are_returned_if_the_store_fails_then(
     board: impl_memory.MemoryJobBoard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     board.post("x")

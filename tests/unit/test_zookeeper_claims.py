@@ -37,7 +37,7 @@ def board(client: zookeeper_memory.Client) -> impl_zookeeper.ZookeeperJobBoard:
 
 
 @pytest.mark.parametrize("how", [CONSUME, ABANDON, TRASH])
-def test_claim_that_could_not_be_released_without_a_connection_is_released_later(
+def test_claim_without_a_connection_is_released_later(
     how: str, client: zookeeper_memory.Client, board: impl_zookeeper.ZookeeperJobBoard
 ) -> None:
     posted = board.post("x")
@@ -103,7 +103,7 @@ def test_claim_whose_release_had_no_answer_does_not_end_the_next_one(
     assert board.job_count == 0
 
 
-def test_lost_claim_is_released_after_reconnecting_to_a_server_that_is_behind(
+def test_lost_claim_is_released_on_a_server_that_is_behind(
     server: zookeeper_memory.Server,
     client: zookeeper_memory.Client,
     board: impl_zookeeper.ZookeeperJobBoard,

@@ -100,7 +100,7 @@ class ParkedJobs:
         effect.
 
         While an earlier job of the flow is claimed on the board, the conductor that parked the flow
-        may be about to delete it. So the parked job waits until that job is gone or released.
+        may be about to delete it. So the parked job waits until that job is deleted or released.
         """
         now = time.monotonic()
         if not self._may_be_due and now < self._next_poll:
