@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import decimal
 import json
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -168,6 +170,39 @@ def test_copied_value_is_encoded_unchanged(value: Any, unknown_only: bool) -> No
         with codec.copying(unknown_only=unknown_only):
             copied = codec.loads(text)
         assert json.loads(codec.dumps(copied)) == json.loads(text)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [float, complex, decimal.Decimal, np.float64, lambda text: (float(text),)],
+    ids=["float", "complex", "decimal", "numpy", "tuple"],
+)
+def test_set_and_keys_with_several_nan_are_decoded(make: Callable[[str], Any]) -> None:
+    members, pairs = {make("nan"), make("nan")}, {make("nan"): 1, make("nan"): 2}
+    assert str(codec.loads(codec.dumps(members))) == str(members)
+    assert list(codec.loads(codec.dumps(pairs)).values()) == [1, 2]
+    with codec.copying():
+        copied = codec.loads(codec.dumps(members))
+    assert str(codec.loads(codec.dumps(copied))) == str(members)
+
+
+ONE = Frozen((1,))
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ({ONE, Frozen((2,))}, [{"items": (1,)}, {"items": (2,)}]),
+        (frozenset({(ONE,)}), [({"items": (1,)},)]),
+        ({ONE: "a"}, [[{"items": (1,)}, "a"]]),
+        ({np.float64("nan"), np.float64("nan")}, ["numpy.generic nan, 8 bytes"] * 2),
+    ],
+    ids=["set", "frozenset", "keys", "equal texts"],
+)
+def test_set_and_keys_of_unknown_classes_are_shown_as_lists(value: Any, shown: list[Any]) -> None:
+    stored = of_another_process(codec.dumps(value))
+    with codec.unknown_classes_as_text():
+        assert codec.loads(stored) == shown
 
 
 def test_only_values_of_unknown_classes_are_counted() -> None:

@@ -17,7 +17,7 @@ from typing import Any, Final
 from wbengine._text import json_text
 from wbengine.types import _encrypted, _references
 from wbengine.types import failure as ft
-from wbengine.types._encoding import walk
+from wbengine.types._encoding import classes, walk
 from wbengine.types._encoding.walk import EncodingError, Parts, Tag
 
 #: Limits for dict keys and set items in data from or to another process: the number of keys other
@@ -29,7 +29,14 @@ MAX_EQUAL_HASHES: Final = 32
 is_remote: Final = contextvars.ContextVar("is_remote", default=False)
 
 _MICROSECOND: Final = dt.timedelta(microseconds=1)
-_FLOATS: Final = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
+_FLOATS: Final = ("nan", "inf", "-inf")
+
+
+def _read_float(text: str) -> float:
+    """Return a new object: a set or dict may contain several NaNs, which differ by identity."""
+    if text not in _FLOATS:
+        raise ValueError(f"{walk.short(text)} is not a special number")
+    return float(text)
 
 
 def _write_tuple(value: tuple[Any, ...], depth_left: int) -> Parts:
@@ -56,6 +63,20 @@ def _check_hashes(keys: Collection[Any]) -> None:
             )
 
 
+def _are_shown_as_list(keys: Collection[Any]) -> bool:
+    """Return whether no set or dict can have these keys, because they are shown as other values.
+
+    An instance of an unknown class is shown as a dict, and a value with a codec as a short text.
+    """
+    if not classes.shows_unknown.get():
+        return False
+    try:
+        _check_hashes(keys)
+        return len(set(keys)) < len(keys)
+    except TypeError:
+        return True
+
+
 def _write_set(value: Collection[Any], depth_left: int) -> Parts:
     _check_hashes(value)
     packed = [walk.part(item, depth_left, "{...}") for item in value]
@@ -63,13 +84,18 @@ def _write_set(value: Collection[Any], depth_left: int) -> Parts:
     return {"v": sorted(packed, key=json_text.text_of)}
 
 
-def _read_set(parts: Parts, depth_left: int) -> set[Any]:
-    items = walk.items(parts, depth_left)
-    _check_hashes(items)
-    members = set(items)
-    if len(members) != len(items):
-        raise ValueError("an item is repeated")
-    return members
+def _read_set(make: Callable[[list[Any]], Collection[Any]]) -> Callable[[Parts, int], Any]:
+    def read(parts: Parts, depth_left: int) -> Collection[Any]:
+        items = walk.items(parts, depth_left)
+        if _are_shown_as_list(items):
+            return items
+        _check_hashes(items)
+        members = make(items)
+        if len(members) != len(items):
+            raise ValueError("an item is repeated")
+        return members
+
+    return read
 
 
 def _write_pairs(value: dict[Any, Any], depth_left: int) -> Parts:
@@ -82,11 +108,14 @@ def _write_pairs(value: dict[Any, Any], depth_left: int) -> Parts:
     }
 
 
-def _read_pairs(parts: Parts, depth_left: int) -> dict[Any, Any]:
+def _read_pairs(parts: Parts, depth_left: int) -> dict[Any, Any] | list[Any]:
     items = walk.items(parts, depth_left)
     if any(type(item) is not list or len(item) != 2 for item in items):
         raise ValueError("v is not a list of pairs")
-    _check_hashes([key for key, _ in items])
+    keys = [key for key, _ in items]
+    if _are_shown_as_list(keys):
+        return items
+    _check_hashes(keys)
     pairs = {key: item for key, item in items}  # noqa: C416  (the pairs are lists)
     if len(pairs) != len(items):
         raise ValueError("a key is repeated")
@@ -219,13 +248,8 @@ _TAGS: Final[dict[type, Tag]] = {
         lambda parts, depth_left: tuple(walk.items(parts, depth_left)),
         levels=2,
     ),
-    set: Tag("set", _write_set, _read_set, levels=2),
-    frozenset: Tag(
-        "frozenset",
-        _write_set,
-        lambda parts, depth_left: frozenset(_read_set(parts, depth_left)),
-        levels=2,
-    ),
+    set: Tag("set", _write_set, _read_set(set), levels=2),
+    frozenset: Tag("frozenset", _write_set, _read_set(frozenset), levels=2),
     dict: Tag("dict", _write_pairs, _read_pairs, levels=3),
     ft.Failure: Tag("failure", _write_failure, _read_failure),
     _references.Reference: Tag("payload", _write_reference, _read_reference, frozenset("vnck")),
@@ -235,7 +259,7 @@ _TAGS: Final[dict[type, Tag]] = {
         lambda value: _base64(value.encode("utf-8", "surrogatepass")),
         lambda text: _bytes_of(text).decode("utf-8", "surrogatepass"),
     ),
-    float: _leaf("float", repr, _FLOATS.__getitem__),
+    float: _leaf("float", repr, _read_float),
     complex: _leaf("complex", repr, complex),
     decimal.Decimal: _leaf("decimal", str, decimal.Decimal),
     uuid.UUID: _leaf("uuid", str, uuid.UUID),

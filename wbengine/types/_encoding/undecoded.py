@@ -11,9 +11,9 @@ from wbengine.types._encoding import walk
 from wbengine.types._encoding.walk import Parts, Tag
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Undecoded:
-    """A value whose class is not used.
+    """A value whose class is not used. A set may contain several with the same text.
 
     :ivar text: the tag of the value as JSON.
     """
