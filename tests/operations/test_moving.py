@@ -10,10 +10,14 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from tests.operations import flows
+from tests.support import key_files
 from wbengine import engines, exceptions, operations
 from wbengine.jobs import backends as boards
+from wbengine.operations import _bulk
 from wbengine.persistence import backends
 from wbengine.persistence._access_keys import AccessKey
+from wbengine.persistence._bulk_records import BulkFlow
 from wbengine.persistence.backends import _sql
 from wbengine.persistence.backends._sql import copying
 from wbengine.schedules import Schedule, Schedules
@@ -25,6 +29,12 @@ KEY = {"unique": "order-17", "unique_for": "forever"}
 @pytest.fixture
 def old(tmp_path: Path) -> Iterator[Any]:
     with backends.backend(f"dir://{tmp_path}/old") as backend:
+        yield backend
+
+
+@pytest.fixture
+def new_file(tmp_path: Path) -> Iterator[Any]:
+    with backends.backend(f"sqlite:///{tmp_path}/new.db") as backend:
         yield backend
 
 
@@ -73,3 +83,42 @@ def test_rows_that_belong_to_no_flow_are_copied_once(
     with pytest.raises(exceptions.UniqueKeyConflict):
         engines.submit(FACTORY, inputs={"amount": 2}, backend=new, **KEY)
     assert [entry.paused for entry in Schedules(new).all()] == [False, False, True, False, False]
+
+
+def test_pending_requests_are_copied_with_their_jobs(old: Any, new_file: Any) -> None:
+    flows.FAILING.add("b")
+    failed, waiting = (engines.submit(FACTORY, backend=old).id for _ in range(2))
+    with old.get_connection() as connection:
+        engine = engines.load_from_detail(engines.read_flow_detail(connection, failed), backend=old)
+    with pytest.raises(ValueError, match="b fails"):
+        engine.run()
+    operations.request(old, failed, "retry", reason="mended", by="Ann")
+    operations.suspend(old, waiting)
+    for _ in range(2):
+        list(operations.move(old, new_file))
+    with old.get_connection() as before, new_file.get_connection() as after:
+        commands = after.commands([failed, waiting])
+        assert commands == before.commands([failed, waiting])
+        assert {uuid: command.what for uuid, command in commands.items()} == {
+            failed: "retry",
+            waiting: "suspend",
+        }
+    copies, jobs = (
+        [{**row, "claims": 0} for row in rows(each, "wbe_jobs")] for each in (new_file, old)
+    )
+    assert copies == jobs and len(jobs) == 2
+
+
+def test_copies_are_encrypted_with_the_current_key(
+    old: Any, new_file: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inputs = {"name": "Ann Smith"}
+    Schedules(old).add(Schedule(name="a", factory=FACTORY, every=60, inputs=inputs))
+    uuid = engines.submit(FACTORY, backend=old).id
+    bulk = _bulk.start(old, "flow cancel", [BulkFlow(uuid, "PENDING")], {"reason": "Ann Smith"})
+    key_files.in_use(tmp_path / "keys.json", monkeypatch, encrypt=True)
+    list(operations.move(old, new_file))
+    assert b"Ann Smith" not in b"".join(path.read_bytes() for path in tmp_path.glob("new.db*"))
+    assert Schedules(new_file).get("a").schedule.inputs == inputs
+    with new_file.get_connection() as connection:
+        assert connection.bulks.get(bulk.uuid).arguments == {"reason": "Ann Smith"}

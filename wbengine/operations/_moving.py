@@ -9,7 +9,7 @@ from wbengine import exceptions, states
 from wbengine.operations import _exporting, _suspend_and_cancel
 from wbengine.persistence import _owners, _trees, base, models
 from wbengine.persistence.backends import _sql
-from wbengine.persistence.backends._sql import copying
+from wbengine.persistence.backends._sql import copying, reencrypting
 
 __all__ = ["move"]
 
@@ -18,13 +18,15 @@ def move(old: base.Backend, new: base.Backend) -> Iterator[models.LogBook]:
     """Copy every logbook of a store to another one, read it back there, and yield it.
 
     At the end, the schedules, jobs, unique keys, pauses and versions of code are copied between SQL
-    stores. Nothing of `old` changes. Logbooks that `new` already contains are compared, so a copy
-    that failed may be repeated.
+    stores, and then the commands of flows. Nothing of `old` changes. Logbooks that `new` already
+    contains are compared, so a copy that failed may be repeated.
 
     :raises FlowBusy: if an engine runs one of the flows.
     :raises Duplicate: if `new` has a different book or flow with the same uuid.
+    :raises NotTrusted: if the keys of this process do not contain the key of a row.
     :raises StorageFailure: if a store is unavailable; or if the copy differs when read back.
     """
+    commands: dict[str, base.FlowCommand] = {}
     with (
         contextlib.closing(old.get_connection()) as source,
         contextlib.closing(new.get_connection()) as target,
@@ -33,9 +35,26 @@ def move(old: base.Backend, new: base.Backend) -> Iterator[models.LogBook]:
         for row in source.get_logbooks(lazy=True):
             with _exporting.copying_to(new):
                 book = _copy(source, target, row.uuid)
+            commands |= _commands_of(source, book)
             yield book
-    if isinstance(old, _sql.SQLBackend) and isinstance(new, _sql.SQLBackend):
-        copying.copy_rows(old, new)
+        if isinstance(old, _sql.SQLBackend) and isinstance(new, _sql.SQLBackend):
+            copying.copy_rows(old, new)
+        # After the jobs: without one, a command posts a new job.
+        present = target.commands(commands)
+        for uuid, command in commands.items():
+            if uuid not in present:
+                target.send_command(uuid, command)
+
+
+def _commands_of(source: base.Connection, book: models.LogBook) -> dict[str, base.FlowCommand]:
+    """Return the commands of the flows, without those that came too late for the end of a flow."""
+    commands = source.commands([flow.uuid for flow in book])
+    return {
+        flow.uuid: reencrypting.command_with_current_key(flow.uuid, command)
+        for flow in book
+        if (command := commands.get(flow.uuid)) is not None
+        and (command.reruns_flow or flow.state not in states.FLOW_ENDED)
+    }
 
 
 def _copy(source: base.Connection, target: base.Connection, uuid: str) -> models.LogBook:
@@ -59,10 +78,7 @@ def _copy(source: base.Connection, target: base.Connection, uuid: str) -> models
             f"Logbook {uuid} differs in the target store; the source store was not changed"
         )
     signals = source.signals([flow.uuid for flow in book])
-    commands = source.commands([flow.uuid for flow in book])
     for flow in book:
-        if flow.uuid in commands and flow.state not in states.FLOW_ENDED:
-            target.send_command(flow.uuid, commands[flow.uuid])
         outline = source.get_outline(flow.uuid)
         if outline is not None:
             target.save_outline(flow.uuid, outline)

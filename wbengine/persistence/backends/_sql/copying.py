@@ -8,7 +8,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from wbengine import _sql
-from wbengine.persistence.backends._sql import paging, tables
+from wbengine.persistence.backends._sql import paging, reencrypting, tables
 from wbengine.persistence.backends._sql.backend import SQLBackend
 
 __all__ = ["copy_rows"]
@@ -24,6 +24,9 @@ _OF_OWNER: Final = frozenset({"owner", "owner_until"})
 def copy_rows(source: SQLBackend, target: SQLBackend) -> None:
     """Copy the rows that `target` does not have. Rows of jobs are copied without their owners.
 
+    If this process has keys, the copies are encrypted with the current one.
+
+    :raises NotTrusted: if the keys do not contain the key of a row.
     :raises StorageFailure: if a store is unavailable.
     """
     for table in tables.METADATA.sorted_tables:
@@ -63,7 +66,8 @@ def _insert(target: SQLBackend, table: sa.Table, rows: Iterable[dict[str, Any]])
     identity = _identity(table)
 
     def work(connection: sa.Connection) -> None:
-        for row in rows:
+        for stored in rows:
+            row = reencrypting.with_current_key(table, stored)
             same = [each == row[each.name] for each in identity]
             if connection.execute(sa.select(identity[0]).where(*same)).first() is None:
                 connection.execute(sa.insert(table).values(row))

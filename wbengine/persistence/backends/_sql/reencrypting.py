@@ -17,11 +17,12 @@ from wbengine import _sql, exceptions
 from wbengine._security import sealing
 from wbengine._sql import dialects
 from wbengine.persistence import _sealed_fields as sealed
+from wbengine.persistence._commands import FlowCommand
 from wbengine.persistence.backends._sql import paging, rows, tables
 from wbengine.persistence.backends._sql.backend import SQLBackend
 from wbengine.types._encrypted import NO_KEYS
 
-__all__ = ["reencrypt"]
+__all__ = ["command_with_current_key", "reencrypt", "with_current_key"]
 
 _ROWS_PER_TRANSACTION: Final = 200
 
@@ -64,16 +65,41 @@ def _step(
     found: list[rows.Row] = [dict(row) for row in connection.execute(statement).mappings()]
     written = 0
     for row in found:
-        try:
-            changed = {name: text for change in changes for name, text in change(row).items()}
-        except (exceptions.NotTrusted, *rows.DAMAGE) as error:
-            identity = "/".join(str(row[each.name]) for each in order)
-            raise exceptions.NotTrusted(f"{table.name}/{identity}: {error}") from error
+        changed = _changed(table, changes, row)
         if changed:
             same = [each == row[each.name] for each in order]
             connection.execute(sa.update(table).where(*same).values(**changed))
             written += 1
     return found, written
+
+
+def with_current_key(table: sa.Table, row: rows.Row) -> rows.Row:
+    """Return a row whose texts are encrypted with the current key; unchanged without keys.
+
+    :raises NotTrusted: as `reencrypt`.
+    """
+    if sealing.ring() is None:
+        return row
+    return {**row, **_changed(table, _CHANGES.get(table, ()), row)}
+
+
+def command_with_current_key(flow_uuid: str, command: FlowCommand) -> FlowCommand:
+    """Return a command whose edits are encrypted with the current key; unchanged without keys.
+
+    :raises NotTrusted: as `reencrypt`.
+    """
+    if sealing.ring() is None or command.edits is None:
+        return command
+    place = sealed.place_of_edits(flow_uuid)
+    return command._replace(edits=_parts(command.edits, ("inputs", "results"), place))
+
+
+def _changed(table: sa.Table, changes: Sequence[_Change], row: Mapping[str, Any]) -> rows.Row:
+    try:
+        return {name: text for change in changes for name, text in change(row).items()}
+    except (exceptions.NotTrusted, *rows.DAMAGE) as error:
+        identity = "/".join(str(row[each.name]) for each in table.primary_key.columns)
+        raise exceptions.NotTrusted(f"{table.name}/{identity}: {error}") from error
 
 
 def _is_current(tag: Any) -> bool:
@@ -93,13 +119,10 @@ def _record(shape: rows.Shape, row: Mapping[str, Any]) -> rows.Row:
 
 def _edits(row: Mapping[str, Any]) -> rows.Row:
     command = rows.command_of(row["wish"])
-    if command is None or command.edits is None:
+    if command is None:
         return {}
-    place = sealed.place_of_edits(row["uuid"])
-    edits = _parts(command.edits, ("inputs", "results"), place)
-    if edits == command.edits:
-        return {}
-    return {"wish": rows.command_text(command._replace(edits=edits))}
+    new = command_with_current_key(row["uuid"], command)
+    return {} if new == command else {"wish": rows.command_text(new)}
 
 
 @dataclass(frozen=True)
