@@ -277,6 +277,17 @@ def test_submitted_flow_has_large_inputs_and_results(
     assert [path.name.partition(".")[2] for path in place.glob("refs/*/*")] == [handle.id]
 
 
+def test_fork_keeps_large_values_of_its_signals(store: base.Backend, place: Path) -> None:
+    handle = engines.submit(framed.wait, backend=store)
+    operations.signal(store, handle.id, "more", "m" * 100_000)
+    engines.load_from_detail(read_flow(store, handle.id), backend=store).run()
+    with store.get_connection() as connection:
+        (sent,) = connection.signals([handle.id])[handle.id]
+    assert type(sent.value) is Reference
+    fork = operations.fork(store, handle.id, "sized", own=True).uuid
+    assert [*place.glob(f"refs/*/{sent.value.address}.{fork}")]
+
+
 def test_records_without_the_setting_name_it(store: base.Backend, tmp_path: Path) -> None:
     handle = engines.submit(framed.take, inputs={"frame": b"x" * SIZE}, backend=store)
     with backends.backend(f"sqlite:///{tmp_path}/flows.db") as other:

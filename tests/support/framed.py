@@ -153,6 +153,12 @@ def take() -> linear_flow.Flow:
     return linear_flow.Flow("take").add(Length("length"))
 
 
+def wait() -> linear_flow.Flow:
+    return linear_flow.Flow("wait").add(
+        task.WaitFor("more", provides="text", type=str), sized("sized")
+    )
+
+
 def make_grow() -> linear_flow.Flow:
     return linear_flow.Flow("grow").add(grow("grow", inject={"text": "t" * SIZE}))
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from wbengine import engines, exceptions, states
@@ -23,6 +24,7 @@ from wbengine.persistence import (
     models,
 )
 from wbengine.persistence._edits import Edits
+from wbengine.signals import Signal
 from wbengine.types import codec
 from wbengine.types._outline import ANY_SIGNAL
 
@@ -136,7 +138,7 @@ def fork(
             if not record.has_other_owner:
                 record.set_meta_value(models.RESULT_OWNER, new.uuid)
                 changed.append(record)
-        _keep_large_values(backend, new)
+        _keep_large_values(backend, new, signals)
         book = models.LogBook(new.name)
         book.meta[models.MADE_BY] = "wbengine"
         book.add(new)
@@ -219,11 +221,14 @@ def _edit(
         raise type(error)(str(error).replace(new.uuid, flow.uuid)) from error
 
 
-def _keep_large_values(backend: base.Backend, new: models.FlowDetail) -> None:
+def _keep_large_values(
+    backend: base.Backend, new: models.FlowDetail, signals: Iterable[Signal]
+) -> None:
     """Keep the large values of a fork while it is stored, also if the original flow is deleted."""
     payloads = backend.payloads
     if payloads is None:
         return
     trees = [_trees.tree_of(record) for record in (new, *new)]
+    trees += [json.loads(signal.text) for signal in signals]
     for _, reference in checking.references_in(trees, ""):
         payloads.keep(reference, new.uuid)
