@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -14,6 +16,7 @@ from tests.support import conducted, servers
 from tests.support.killed import is_killed
 from tests.support.reading import flow_uuids
 from tests.support.requested import conducting
+from tests.support.waiting import until
 from wbengine import engines, exceptions, operations, states
 from wbengine._concurrency import crash_points
 from wbengine.jobs import backends as boards
@@ -274,3 +277,29 @@ def test_invalid_lifetime_is_refused(
 def test_number_of_keys_must_be_that_of_the_flows(sqlite: persistence.Backend) -> None:
     with pytest.raises(ValueError, match="unique must contain 1 keys, got 2"):
         engines.submit_many(PLAIN, [{"folder": "", "mark": ""}], backend=sqlite, unique=["a", "b"])
+
+
+def test_key_of_a_submission_is_not_deleted_with_that_of_its_deleted_flow(
+    tmp_path: Path, database_servers: servers.Databases
+) -> None:
+    with contextlib.ExitStack() as stack:
+        conf = stack.enter_context(places.place("postgresql", tmp_path, database_servers))
+        store = stack.enter_context(stores.backend(conf["connection"]))
+        operations.delete(store, submit(store, tmp_path, unique_for=None).id)
+
+        def delete() -> None:
+            with store.get_connection() as connection:
+                connection.delete_expired_keys()
+
+        def is_waiting() -> bool:
+            with cast(Any, store).engine.begin() as connection:
+                return bool(connection.scalar(sa.text("SELECT 1 FROM pg_locks WHERE NOT granted")))
+
+        deleting = threading.Thread(target=delete)
+        with cast(Any, store).engine.begin() as transaction:
+            new = submit(store, tmp_path, unique_for=None, connection=transaction)
+            deleting.start()
+            until(is_waiting)
+        deleting.join()
+        assert submit(store, tmp_path, unique_for=None).id == new.id
+        assert uuids(store) == {new.id}

@@ -708,10 +708,12 @@ class SQLConnection(base.Connection):
         return store
 
     def delete_expired_keys(self) -> None:
-        self._transact(
-            "Removing expired keys",
-            lambda connection: connection.execute(self._sql.delete_expired_keys),
-        )
+        def work(connection: sa.Connection) -> None:
+            keys = [dict(row) for row in connection.execute(self._sql.expired_keys).mappings()]
+            if keys:
+                connection.execute(self._sql.delete_expired_key, keys)
+
+        self._transact("Removing expired keys", work)
 
     def put_signal(self, flow_uuid: str, signal: Signal) -> bool:
         def work(connection: sa.Connection) -> bool:

@@ -76,9 +76,16 @@ class Statements:
         self.prolong_key = sa.text(
             f"UPDATE {_KEYS} SET expires = {now} + :seconds WHERE name = :name"
         )
-        self.delete_expired_keys = sa.text(
-            f"DELETE FROM {_KEYS} WHERE (expires IS NULL OR expires <= {now})"
+        is_over = f"(expires IS NULL OR expires <= {now})"
+        self.expired_keys = sa.text(
+            f"SELECT name, flow_uuid FROM {_KEYS} WHERE {is_over}"
             f" AND NOT EXISTS (SELECT 1 FROM {_FLOWS} f WHERE f.uuid = {_KEYS}.flow_uuid)"
+        )
+        # The flow is compared, because a submission may give the key to a new flow meanwhile, which
+        # a subquery in this statement would not find: PostgreSQL waits for the key, and then reads
+        # other tables as they were at the start of the statement.
+        self.delete_expired_key = sa.text(
+            f"DELETE FROM {_KEYS} WHERE name = :name AND flow_uuid = :flow_uuid AND {is_over}"
         )
         # The snapshot of a transaction with several keys is older than the last of their flows.
         latest = " LOCK IN SHARE MODE" if dialect == dialects.MYSQL else ""
