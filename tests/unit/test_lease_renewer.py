@@ -192,6 +192,44 @@ def test_command_runs_once_and_stays_stored() -> None:
         assert len(done) == 2
 
 
+def test_command_is_repeated_if_its_thread_cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, done = Store(), threading.Event()
+    held = store.held(60)
+    held.begin_run(lambda command: not done.set())
+    with store.get_connection() as connection:
+        connection.send_command(store.flow.uuid, base.FlowCommand("suspend"))
+        (command,) = connection.commands([store.flow.uuid]).values()
+
+    def fail(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_lease_renewer.threads.Thread, "start", fail)
+        held.receive(command)
+    assert not done.is_set()
+    held.receive(command)
+    assert done.wait(60)
+
+
+def test_leases_are_renewed_after_an_engine_failed() -> None:
+    kept, store, failed = _lease_renewer.LeaseRenewer(), Store(), threading.Event()
+    held = store.held()
+
+    def fail() -> None:
+        failed.set()
+        raise RuntimeError("no")
+
+    held.on_tick = fail
+    held.begin_run(lambda command: True)
+    kept.add(held)
+    assert failed.wait(60)
+    while store.renewals.acquire(blocking=False):
+        pass
+    for _ in range(2):
+        assert store.renewals.acquire(timeout=10)
+    kept.remove(held)
+
+
 def test_run_begins_with_the_command_of_its_lease() -> None:
     store = Store()
     done: list[base.FlowCommand] = []

@@ -155,10 +155,14 @@ class HeldLease:
         """
         if self.on_command is None or command == self._received_command:
             return
-        self._received_command = command
         # A separate thread, because a slow command must not delay renewals.
         work = functools.partial(self._execute, command)
-        threads.Thread(target=work, name="wbengine-command", daemon=True).start()
+        try:
+            threads.Thread(target=work, name="wbengine-command", daemon=True).start()
+        except RuntimeError as error:  # The process has too many threads: the next poll repeats it.
+            LOG.warning("Flow %s is not %s yet: %s", self.lease.flow, command.describe(), error)
+        else:
+            self._received_command = command
 
     def _execute(self, command: base.FlowCommand) -> None:
         do = self.on_command
@@ -299,19 +303,25 @@ class _StoreLeases:
     def _main(self) -> None:
         self._poll_at = self._clock() + POLL_SECONDS
         while held_leases := self._wait():
-            now = self._clock()
-            for held_lease in held_leases:
-                if held_lease.due > now or held_lease not in self._held_leases:
-                    continue
-                if held_lease.error is None:
-                    held_lease.renew()
-                if held_lease.error is not None:
-                    self.remove(held_lease)
-            if self._poll_at <= now:
-                self._poll_at = now + POLL_SECONDS
-                self._poll(
-                    [held_lease for held_lease in held_leases if held_lease.on_command is not None]
-                )
+            try:
+                self._renew_and_poll(held_leases)
+            except Exception:  # An engine failed. The leases of all others need this thread.
+                LOG.exception("An engine could not receive an event of its flow")
+
+    def _renew_and_poll(self, held_leases: Collection[HeldLease]) -> None:
+        now = self._clock()
+        for held_lease in held_leases:
+            if held_lease.due > now or held_lease not in self._held_leases:
+                continue
+            if held_lease.error is None:
+                held_lease.renew()
+            if held_lease.error is not None:
+                self.remove(held_lease)
+        if self._poll_at <= now:
+            self._poll_at = now + POLL_SECONDS
+            self._poll(
+                [held_lease for held_lease in held_leases if held_lease.on_command is not None]
+            )
 
     def _wait(self) -> list[HeldLease]:
         """Wait until a renewal or poll is due. Return all leases, or no lease to end the thread."""
