@@ -178,6 +178,17 @@ def test_logs_of_latest_attempts_are_stored(store: base.Backend) -> None:
     assert found == list(range(5, base.LOGGED_ATTEMPTS + 5))
 
 
+def test_logs_of_a_repeated_write_are_returned_once(kept: base.Backend) -> None:
+    """The connection was lost after the commit, so the write was repeated."""
+    uuid = run(tasks.flow(), kept, inputs=INPUTS)
+    with contextlib.closing(kept.get_connection()) as connection:
+        chunks = connection.get_logs(uuid)
+        connection.save_changes(
+            connection.get_flow_details(uuid), (), flow_row=False, logs=chunks[-1:]
+        )
+        assert connection.get_logs(uuid) == chunks != []
+
+
 def test_moved_and_imported_flows_keep_their_logs(store: base.Backend, tmp_path: Path) -> None:
     uuid = run(tasks.flow(), store, inputs=INPUTS)
     document = json.loads(json.dumps(operations.export(store, uuid)))

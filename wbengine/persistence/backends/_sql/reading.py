@@ -115,7 +115,7 @@ def logs(
     _required_row(connection, _FLOW, "flow detail", flow_uuid)
     statement = _LOGS_OF_FLOW if atom_uuid is None else _LOGS_OF_ATOM
     log_rows = _rows(connection, statement, uuid=atom_uuid or flow_uuid, limit=limit or _NO_LIMIT)
-    return [
+    chunks = (
         models.LogChunk(
             row["atom_uuid"],
             row["attempt"],
@@ -123,7 +123,9 @@ def logs(
             stored_lines.lines_of({"lines": _parsed(row)}),
         )
         for row in reversed(list(log_rows))
-    ]
+    )
+    # A write whose commit was confirmed too late was repeated, with its chunks.
+    return list(dict.fromkeys(chunks))
 
 
 def _parsed(row: Row) -> Any:
