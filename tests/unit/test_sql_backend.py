@@ -13,8 +13,10 @@ import pytest
 import sqlalchemy as sa
 
 from wbengine import _sql, exceptions, states
+from wbengine._sql import transactions
 from wbengine.persistence import backends, base, models
 from wbengine.persistence.backends import _sql as sql
+from wbengine.signals import Signal
 from wbengine.types import failure as ft
 
 Damage = Callable[..., None]
@@ -341,6 +343,27 @@ def test_damaged_command_does_not_affect_commands_of_other_flows(
         damage(f"UPDATE wbe_flowdetails SET wish = '{text}' WHERE uuid = ?", first.uuid)
         found = connection.commands([first.uuid, second.uuid])
     assert list(found) == [second.uuid]
+
+
+def test_signal_is_sent_once_if_its_commit_is_not_confirmed(
+    backend: sql.SQLBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, (flow,) = keep(backend, "f")
+    once, calls = transactions._once, list[bool]()
+
+    def lose_reply(engine: sa.Engine, work: Any, write: bool, durable: bool) -> Any:
+        result = once(engine, work, write, durable)
+        calls.append(write)
+        if calls.count(True) == 1 and write:
+            error = ConnectionError("lost")
+            raise sa.exc.OperationalError(None, None, error, connection_invalidated=True)
+        return result
+
+    with backend.get_connection() as connection:
+        monkeypatch.setattr(transactions, "_once", lose_reply)
+        sent = connection.send_signal(flow.uuid, Signal.of("paid", 1, 1.0))
+        assert (sent.number, calls.count(True)) == (1, 2)
+        assert [each.value for each in connection.signals([flow.uuid])[flow.uuid]] == [1]
 
 
 def test_row_changed_from_outside_is_read_with_its_new_value(

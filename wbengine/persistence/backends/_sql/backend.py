@@ -724,7 +724,8 @@ class SQLConnection(base.Connection):
             crashpoint("sql.before-signal-commit")
             return (row.value, row.at) == (added["value"], signal.at)
 
-        is_first = self._transact(f"Saving a signal to flow {flow_uuid}", work)
+        what = f"Saving a signal to flow {flow_uuid}"
+        is_first = self._transact(what, work, idempotent=True)
         crashpoint("sql.after-signal-commit")
         return is_first
 
