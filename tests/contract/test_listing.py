@@ -341,10 +341,13 @@ def test_rows_contain_the_queue_of_submitted_flows(connection: Connection) -> No
 @places.dialects
 def test_engine_selects_flows_with_odd_characters_in_meta(connection: Connection) -> None:
     flow = a_flow("odd", 1.0)
-    flow.meta |= {"engine": "parallel", "cancelled": {"at": 1.0, "reason": "a \0 \\u0000 \ud800 b"}}
+    # The codec encodes a text with a surrogate, so that its other characters are not in the JSON.
+    odd = {"factory": {"args": ["\0", "\\u0000", "\ud800 \0"]}, "submitted": {"queue": "q"}}
+    flow.meta |= {"engine": "parallel", **odd}
     shelve(connection, flow, a_flow("other", 2.0))
     assert joined(pages(connection, engine="parallel")) == ["odd"]
     assert joined(pages(connection, engine="serial")) == ["other"]
+    assert joined(pages(connection, queue="q")) == ["odd"]
 
 
 @places.everywhere

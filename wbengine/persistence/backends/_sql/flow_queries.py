@@ -37,6 +37,8 @@ _ORDERED_JOIN: Final[Mapping[str, str]] = {
     dialects.MYSQL: "STRAIGHT_JOIN",
     dialects.POSTGRESQL: "JOIN",
 }
+#: The `meta` of a flow as JSON of PostgreSQL, whose functions refuse texts with a zero character.
+_META: Final = r"CAST(REPLACE(f.meta, '\u0000', '\ufffd') AS json)"
 #: SQL for the kind of engine in the `meta` of a flow; NULL if there is none.
 _ENGINE: Final[Mapping[str, str]] = {
     dialects.SQLITE: "CASE WHEN json_valid(f.meta) AND json_type(f.meta, '$.engine') = 'text'"
@@ -44,8 +46,8 @@ _ENGINE: Final[Mapping[str, str]] = {
     dialects.MYSQL: "CASE WHEN JSON_VALID(f.meta)"
     " AND JSON_TYPE(JSON_EXTRACT(f.meta, '$.engine')) = 'STRING'"
     " THEN JSON_UNQUOTE(JSON_EXTRACT(f.meta, '$.engine')) END",
-    dialects.POSTGRESQL: "CASE WHEN json_typeof(CAST(f.meta AS json) -> 'engine') = 'string'"
-    " THEN CAST(f.meta AS json) ->> 'engine' END",
+    dialects.POSTGRESQL: f"CASE WHEN json_typeof({_META} -> 'engine') = 'string'"
+    f" THEN {_META} ->> 'engine' END",
 }
 #: SQL for the queue in the `meta` of a flow that was submitted; NULL if it was not.
 _QUEUE: Final[Mapping[str, str]] = {
@@ -54,8 +56,8 @@ _QUEUE: Final[Mapping[str, str]] = {
     dialects.MYSQL: "CASE WHEN JSON_VALID(f.meta)"
     " AND JSON_TYPE(JSON_EXTRACT(f.meta, '$.submitted')) = 'OBJECT'"
     " THEN COALESCE(JSON_UNQUOTE(JSON_EXTRACT(f.meta, '$.submitted.queue')), '{0}') END",
-    dialects.POSTGRESQL: "CASE WHEN json_typeof(CAST(f.meta AS json) -> 'submitted') = 'object'"
-    " THEN COALESCE(CAST(f.meta AS json) -> 'submitted' ->> 'queue', '{0}') END",
+    dialects.POSTGRESQL: f"CASE WHEN json_typeof({_META} -> 'submitted') = 'object'"
+    f" THEN COALESCE({_META} -> 'submitted' ->> 'queue', '{{0}}') END",
 }
 #: Start of the `StepNote` in the `meta` of a step of a workflow. Uuid and attempt follow.
 _STEP: Final = f'"{models.STEP}":{{"workflow":"'
