@@ -17,7 +17,7 @@ from tests.support.workers import until
 from wbengine import engines, exceptions, operations, states
 from wbengine.engines import _flow_factories
 from wbengine.engines.base import Engine
-from wbengine.operations import _resuming
+from wbengine.operations import _changing, _resuming
 from wbengine.persistence import _commands, base, models
 from wbengine.types._encoding import classes
 
@@ -479,6 +479,9 @@ def city_of(trip):
 
 def book():
     return linear_flow.Flow("book").add(city_of())
+
+def plan(trip: Trip):
+    return linear_flow.Flow("plan").add(city_of(inject={"trip": trip}))
 """
 
 
@@ -506,6 +509,37 @@ def test_resume_imports_the_types_of_inputs(
     engine = operations.resume(store, uuid)
     engine.run()
     assert engine.storage.fetch("city") == "Rome"
+
+
+def test_flow_whose_factory_has_an_argument_of_unknown_class_is_operated(
+    store: base.Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Commands and the dashboard do not import the modules of flows."""
+    (tmp_path / "trips.py").write_text(TRIPS)
+    monkeypatch.syspath_prepend(tmp_path)
+    trips = importlib.import_module("trips")
+    trip = {"trip": trips.Trip("Rome")}
+    parent, uuid = (
+        engines.submit("trips:plan", factory_kwargs=trip, backend=store).id for _ in range(2)
+    )
+    with contextlib.closing(store.get_connection()) as connection:
+        detail = connection.get_flow_details(uuid)
+        detail.meta["parent"] = {"flow": parent}
+        connection.save_changes(detail, ())
+        monkeypatch.delitem(sys.modules, "trips")
+        monkeypatch.delitem(classes.ALLOWED, "trips.Trip")
+
+        with _changing.changing(store, uuid) as changed:
+            changed.add_note(1.0, "late", "Ann")
+        operations.suspend(store, uuid)
+        operations.signal(store, uuid, "paid")
+        operations.cancel(store, uuid)
+        assert [each.what for each in connection.commands([uuid]).values()] == ["cancel"]
+        rows = connection.list_flows().flows
+        assert connection.dependents(rows)[uuid] == {parent}
+        detail = engines.read_flow_detail(connection, uuid)
+    assert detail.meta["factory"]["kwargs"]["trip"].city == "Rome"
+    assert [note.why for note in detail.notes] == ["Ann: late"]
 
 
 # Delete and prune. --------------------------------------------------------------------------------

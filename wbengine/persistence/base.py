@@ -285,7 +285,11 @@ class Connection(abc.ABC):
 
     @abc.abstractmethod
     def get_flow_details(self, fd_uuid: str, lazy: bool = False) -> models.FlowDetail:
-        """Return a flow; with `lazy`, without its atoms."""
+        """Return a flow; with `lazy`, without its atoms.
+
+        With `lazy`, values of classes that this process does not know stay encoded, such as
+        arguments of the factory. Otherwise they raise `CorruptRecord`.
+        """
 
     def flow_records(self, flow_uuids: Collection[str]) -> Mapping[str, models.FlowDetail]:
         """Return the records of these flows without their atoms, by uuid, with one read.

@@ -22,7 +22,6 @@ from wbengine.persistence import (
     _child_ends,
     _leases,
     _sealed_fields,
-    _trees,
     base,
     models,
 )
@@ -658,10 +657,10 @@ class SQLConnection(base.Connection):
 
     def put_command(self, flow_uuid: str, command: base.FlowCommand) -> base.FlowCommand | None:
         def work(connection: sa.Connection) -> base.FlowCommand | None:
-            row = reading.first(connection, self._sql.flow_for_update, flow_uuid=flow_uuid)
-            if row is None:
+            found = reading.locked_flow(connection, self._sql, flow_uuid)
+            if found is None:
                 raise reading.missing("flow detail", flow_uuid)
-            flow: models.FlowDetail = rows.FLOW.record(_trees.FLOW, row, flow_uuid)
+            flow, row = found
             result = commands.accepted(
                 command,
                 flow_uuid,

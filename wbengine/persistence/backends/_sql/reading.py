@@ -16,10 +16,11 @@ from wbengine.persistence._changes import batch_in_cursor, cursor_of
 from wbengine.persistence.backends._sql import rows, tables
 from wbengine.persistence.backends._sql.rows import Row
 from wbengine.persistence.backends._sql.statements import Statements
+from wbengine.types import codec
 
 __all__ = [
     "atom", "atoms", "book", "books", "changes", "first", "flow", "flow_of_atom", "flows",
-    "latest_batch", "lease", "logs", "missing",
+    "latest_batch", "lease", "locked_flow", "logs", "missing",
 ]  # fmt: skip
 
 _T = TypeVar("_T")
@@ -87,7 +88,7 @@ def flow(connection: sa.Connection, uuid: str, lazy: bool) -> models.FlowDetail:
 
 def flow_records(flow_rows: Iterable[sa.Row[Any]]) -> dict[str, models.FlowDetail]:
     """Return the records of these rows by uuid, without the damaged ones."""
-    records = (_record_or_error(_flow_record, row._mapping) for row in flow_rows)
+    records = (_record_or_error(_bare_flow, row._mapping) for row in flow_rows)
     return {each.uuid: each for each in records if isinstance(each, models.FlowDetail)}
 
 
@@ -134,6 +135,14 @@ def _parsed(row: Row) -> Any:
         return json.loads(sealing.opened(row["logged"], *place))
     except (ValueError, RecursionError, exceptions.NotTrusted):  # Damaged lines are omitted.
         return None
+
+
+def locked_flow(
+    connection: sa.Connection, statements: Statements, flow_uuid: str
+) -> tuple[models.FlowDetail, Row] | None:
+    """Lock and return a flow without its atoms, and its row; None if it does not exist."""
+    row = first(connection, statements.flow_for_update, flow_uuid=flow_uuid)
+    return None if row is None else (_bare_flow(row), row)
 
 
 def lease(connection: sa.Connection, statements: Statements, flow_uuid: str) -> sa.Row[Any]:
@@ -184,10 +193,26 @@ def _flow_record(row: Row) -> models.FlowDetail:
     return record
 
 
+def _bare_flow(row: Row) -> models.FlowDetail:
+    """Return a flow without its atoms, for its state and notes.
+
+    Values of classes that this process does not know, such as arguments of its factory, stay
+    encoded.
+    """
+    try:
+        return _flow_record(row)
+    except exceptions.CorruptRecord as error:
+        if not isinstance(error.__cause__, exceptions.UndecodableValue):
+            raise
+    with codec.copying(unknown_only=True):
+        return _flow_record(row)
+
+
 def _flow(connection: sa.Connection, row: Row, lazy: bool) -> models.FlowDetail:
+    if lazy:
+        return _bare_flow(row)
     record = _flow_record(row)
-    if not lazy:
-        record.add_all(_without_damage(_atoms(connection, record.uuid)))
+    record.add_all(_without_damage(_atoms(connection, record.uuid)))
     return record
 
 

@@ -426,10 +426,10 @@ def ensure_job(connection: sa.Connection, statements: Statements, flow: models.F
 
 def release_fork(connection: sa.Connection, statements: Statements, flow_uuid: str) -> None:
     """Let conductors run a fork, if it is held and was not deleted."""
-    row = reading.first(connection, statements.flow_for_update, flow_uuid=flow_uuid)
-    if row is None:
+    found = reading.locked_flow(connection, statements, flow_uuid)
+    if found is None:
         return
-    flow: models.FlowDetail = rows.FLOW.record(_trees.FLOW, row, flow_uuid)
+    flow, _ = found
     if flow.meta.pop(models.AWAITS_REVERSION, None) is not None:
         lock(connection, statements, flow_uuid, batch_of(flow, ()).flow, None)
         ensure_job(connection, statements, flow)
@@ -475,11 +475,11 @@ class NewBook:
             row = rows.BOOK.row(_trees.tree_of(merged))
         connection.execute(statements.put_book, row)
         for flow, batch in zip(book, self.batches_of_flows, strict=True):
-            stored = reading.first(connection, statements.flow_for_update, flow_uuid=flow.uuid)
-            if stored is not None:
+            found = reading.locked_flow(connection, statements, flow.uuid)
+            if found is not None:
+                of_flow, stored = found
                 if stored["lease_epoch"] != flow.epoch or (stored["remaining"] or 0) > 0:
                     continue
-                of_flow: models.FlowDetail = rows.FLOW.record(_trees.FLOW, stored, flow.uuid)
                 of_flow.merge(flow.copy(retain_contents=False))
                 batch.flow = _flow_row(of_flow, stored["book_uuid"])
                 if stored["state"] == of_flow.state:
