@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.paused_tasks import Charge, Ship
-from wbengine import engines, task
+from wbengine import engines, exceptions, operations, task
 from wbengine.operations import _operation
 from wbengine.patterns import linear_flow
 from wbengine.persistence import backends, base
+from wbengine.types import codec
+from wbengine.types._encoding import classes
 
 CHARGE = "tests.support.paused_tasks.Charge"
 
@@ -61,3 +65,32 @@ def test_pause_of_known_type_has_no_warning(store: base.Backend, pattern: str) -
 def test_pause_in_empty_store_has_no_warning() -> None:
     with backends.backend("memory://") as empty:
         assert warning(empty, "shop.charge") is None
+
+
+@codec.allow
+@dataclasses.dataclass
+class Parcel:
+    weight: int
+
+
+@task.workflow
+def send(steps: Any, parcel: Parcel) -> Any:
+    steps.run(Ship)
+    return steps.wait_for("sent")
+
+
+def test_values_of_unknown_classes_are_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Commands and the dashboard do not import the classes of flows."""
+    with backends.backend(f"sqlite:///{tmp_path}/flows.db") as backend:
+        engine = engines.load(send, {"parcel": Parcel(3)}, backend=backend)
+        engine.signal("sent", Parcel(3))
+        engine.run()
+        waiting = linear_flow.Flow("f").add(task.WaitFor("paid"))
+        uuid = engines.load(waiting, {"parcel": Parcel(4)}, backend=backend).storage.flow_uuid
+        monkeypatch.delitem(classes.ALLOWED, f"{__name__}.Parcel")
+        assert warning(backend, "*.Ship") is None
+        operations.signal(backend, uuid, "paid", 1)
+        with pytest.raises(exceptions.NotFound, match="nothing waits for signal 'sent'"):
+            operations.signal(backend, uuid, "sent", strict=True)

@@ -10,6 +10,7 @@ from wbengine._introspection import object_names
 from wbengine.persistence import base, models
 from wbengine.persistence._pauses import TaskPause
 from wbengine.types import _outline as outlines
+from wbengine.types import codec
 
 __all__ = ["pause_tasks", "paused_tasks", "resume_tasks", "unmatched_warning"]
 
@@ -111,7 +112,10 @@ def _types_of(connection: base.Connection, uuid: str) -> list[str]:
         node.task for node in outline.nodes if node.task is not None and node.kind != outlines.RETRY
     ]
     if outline.accepts_any_signal:
-        with contextlib.suppress(exceptions.NotFound):
+        with (
+            contextlib.suppress(exceptions.NotFound, exceptions.CorruptRecord),
+            codec.unknown_classes_as_text(),
+        ):
             notes = [
                 record.meta_value(models.STEP)
                 for record in connection.get_flow_details(uuid)

@@ -9,6 +9,7 @@ from wbengine import exceptions, states
 from wbengine._introspection import object_names
 from wbengine.persistence import base, models
 from wbengine.signals import Signal
+from wbengine.types import codec
 
 __all__ = ["numbers_after_discarded", "send"]
 
@@ -49,7 +50,8 @@ def send(
     if any_name:
         return _put_next(connection, flow_uuid, signal.distinct())
     if not connection.put_signal(flow_uuid, signal):
-        records = connection.get_flow_details(flow_uuid)
+        with codec.unknown_classes_as_text():
+            records = list(connection.get_flow_details(flow_uuid))
         for number in numbers_after_discarded(signal.name, records):
             numbered = signal.distinct().numbered(number)
             if connection.put_signal(flow_uuid, numbered):

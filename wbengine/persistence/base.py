@@ -21,7 +21,7 @@ from wbengine.persistence._commands import FlowCommand
 from wbengine.persistence._listing import EndedFlow, FlowRow, Page, Removable
 from wbengine.persistence._pauses import QueuePause, TaskPause
 from wbengine.signals import Signal
-from wbengine.types import _tags
+from wbengine.types import _tags, codec
 from wbengine.types._outline import ANY_SIGNAL, Outline, OutlineNode
 
 if TYPE_CHECKING:
@@ -607,7 +607,8 @@ class Connection(abc.ABC):
 
         :raises NotFound: if the flow does not exist.
         """
-        records = {record.name: record for record in self.get_flow_details(flow_uuid)}
+        with codec.unknown_classes_as_text():  # Only waits and states are used.
+            records = {record.name: record for record in self.get_flow_details(flow_uuid)}
         outline = self.get_outline(flow_uuid)
         names: dict[str, None] = {}
         for node in () if outline is None else outline.nodes:
