@@ -122,3 +122,13 @@ def test_copies_are_encrypted_with_the_current_key(
     assert Schedules(new_file).get("a").schedule.inputs == inputs
     with new_file.get_connection() as connection:
         assert connection.bulks.get(bulk.uuid).arguments == {"reason": "Ann Smith"}
+
+
+def test_row_with_a_missing_key_is_named(
+    old: Any, new_file: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key_files.in_use(tmp_path / "keys.json", monkeypatch, encrypt=True)
+    Schedules(old).add(Schedule(name="a", factory=FACTORY, every=60, inputs={"name": "Ann"}))
+    key_files.in_use(tmp_path / "others.json", monkeypatch, encrypt=True)
+    with pytest.raises(exceptions.NotTrusted, match="wbe_schedules/a: it is encrypted with key"):
+        list(operations.move(old, new_file))

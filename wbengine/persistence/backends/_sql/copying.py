@@ -35,12 +35,6 @@ def copy_rows(source: SQLBackend, target: SQLBackend) -> None:
                 _insert(target, table, rows)
 
 
-def _identity(table: sa.Table) -> list[sa.Column[Any]]:
-    """Return the columns that identify a row, apart from its number."""
-    unique = (each for each in table.constraints if isinstance(each, sa.UniqueConstraint))
-    return list(next(unique, table.primary_key).columns)
-
-
 def _batches(source: SQLBackend, table: sa.Table) -> Iterator[list[dict[str, Any]]]:
     columns = [each for each in table.columns if each.name != "id"]
     after: Mapping[str, Any] | None = None
@@ -63,7 +57,7 @@ def _batches(source: SQLBackend, table: sa.Table) -> Iterator[list[dict[str, Any
 
 
 def _insert(target: SQLBackend, table: sa.Table, rows: Iterable[dict[str, Any]]) -> None:
-    identity = _identity(table)
+    identity = paging.identity(table)
 
     def work(connection: sa.Connection) -> None:
         for stored in rows:

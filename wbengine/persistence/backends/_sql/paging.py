@@ -9,7 +9,13 @@ import sqlalchemy as sa
 
 from wbengine._sql import dialects
 
-__all__ = ["next_rows"]
+__all__ = ["identity", "next_rows"]
+
+
+def identity(table: sa.Table) -> list[sa.Column[Any]]:
+    """Return the columns that identify a row, apart from its number."""
+    unique = (each for each in table.constraints if isinstance(each, sa.UniqueConstraint))
+    return list(next(unique, table.primary_key).columns)
 
 
 def next_rows(

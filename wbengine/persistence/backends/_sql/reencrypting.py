@@ -98,7 +98,7 @@ def _changed(table: sa.Table, changes: Sequence[_Change], row: Mapping[str, Any]
     try:
         return {name: text for change in changes for name, text in change(row).items()}
     except (exceptions.NotTrusted, *rows.DAMAGE) as error:
-        identity = "/".join(str(row[each.name]) for each in table.primary_key.columns)
+        identity = "/".join(str(row[each.name]) for each in paging.identity(table))
         raise exceptions.NotTrusted(f"{table.name}/{identity}: {error}") from error
 
 
