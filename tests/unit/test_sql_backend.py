@@ -345,25 +345,49 @@ def test_damaged_command_does_not_affect_commands_of_other_flows(
     assert list(found) == [second.uuid]
 
 
-def test_signal_is_sent_once_if_its_commit_is_not_confirmed(
-    backend: sql.SQLBackend, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _, (flow,) = keep(backend, "f")
-    once, calls = transactions._once, list[bool]()
+@pytest.fixture
+def writes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Lose the confirmation of the next commit. Return a list with an item for each write."""
+    once, writes = transactions._once, list[int]()
 
     def lose_reply(engine: sa.Engine, work: Any, write: bool, durable: bool) -> Any:
         result = once(engine, work, write, durable)
-        calls.append(write)
-        if calls.count(True) == 1 and write:
+        if write:
+            writes.append(len(writes))
+        if writes == [0] and write:
             error = ConnectionError("lost")
             raise sa.exc.OperationalError(None, None, error, connection_invalidated=True)
         return result
 
+    monkeypatch.setattr(transactions, "_once", lose_reply)
+    return writes
+
+
+def test_signal_is_sent_once_if_its_commit_is_not_confirmed(
+    backend: sql.SQLBackend, request: pytest.FixtureRequest
+) -> None:
+    _, (flow,) = keep(backend, "f")
     with backend.get_connection() as connection:
-        monkeypatch.setattr(transactions, "_once", lose_reply)
+        writes = request.getfixturevalue("writes")
         sent = connection.send_signal(flow.uuid, Signal.of("paid", 1, 1.0))
-        assert (sent.number, calls.count(True)) == (1, 2)
+        assert (sent.number, len(writes)) == (1, 2)
         assert [each.value for each in connection.signals([flow.uuid])[flow.uuid]] == [1]
+
+
+@pytest.mark.parametrize("ends_run", [False, True])
+def test_lease_is_released_if_the_commit_is_not_confirmed(
+    backend: sql.SQLBackend, request: pytest.FixtureRequest, ends_run: bool
+) -> None:
+    _, (flow,) = keep(backend, "f")
+    with backend.get_connection() as connection:
+        lease = connection.acquire_lease(flow.uuid, "me", 60)
+        writes = request.getfixturevalue("writes")
+        if ends_run:
+            assert connection.end_lease(lease, None) is None
+        else:
+            connection.release_lease(lease)
+        assert len(writes) == 2
+        assert connection.get_lease(flow.uuid) is None
 
 
 def test_row_changed_from_outside_is_read_with_its_new_value(

@@ -620,6 +620,7 @@ class SQLConnection(base.Connection):
             f"Releasing the lease of flow {lease.flow}",
             lambda connection: connection.execute(self._sql.release_lease, parameters),
             durable=False,
+            idempotent=True,
         )
         crashpoint("sql.after-give-back")
 
@@ -643,7 +644,7 @@ class SQLConnection(base.Connection):
 
         crashpoint("sql.before-give-back")
         what = f"Releasing the lease of flow {lease.flow}"
-        unread = self._transact(what, work, durable=False)
+        unread = self._transact(what, work, durable=False, idempotent=True)
         crashpoint("sql.after-give-back")
         return unread
 
