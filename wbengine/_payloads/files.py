@@ -265,11 +265,16 @@ def _changed(info: dict[str, Any]) -> float:
 
 
 def _make_folders(path: str) -> None:
-    """Create a folder and its parents, accessible only to this user."""
+    """Create a folder and its parents, accessible only to this user.
+
+    Each parent is synced: the folder survives a crash of the host, as its files do.
+    """
     if not os.path.isdir(path):
-        _make_folders(os.path.dirname(path))
+        parent = os.path.dirname(path)
+        _make_folders(parent)
         with suppress(FileExistsError):
             os.mkdir(path, 0o700)
+        _sync_folder(parent)
 
 
 def _sync_folder(path: str) -> None:

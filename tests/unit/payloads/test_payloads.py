@@ -499,3 +499,19 @@ def test_payloads_are_encrypted_again_with_a_new_key(
     assert payloads.load(reference, "x") == value
     monkeypatch.setenv(keys.VARIABLE, str(key_file.with_name("new.json")))
     assert payloads.load(reference, "x") == value
+
+
+def test_new_folders_survive_a_power_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The entry of a folder is durable when its parent was synced."""
+    fsync, synced = os.fsync, set[int]()
+
+    def noting(descriptor: int) -> None:
+        synced.add(os.fstat(descriptor).st_ino)
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noting)
+    place = tmp_path / "shared" / "payloads"
+    reference = reference_to(Payloads(str(place)), random_bytes(LARGE))
+    prefix = reference.address[:2]
+    folders = [tmp_path, place.parent, place, place / "data", place / "data" / prefix]
+    assert {folder.stat().st_ino for folder in folders} <= synced
