@@ -672,3 +672,20 @@ def test_fork_that_waits_for_its_original_cannot_be_resumed(world: World) -> Non
     fork = world.fork(uuid, "D", undo=True)
     with pytest.raises(exceptions.InvalidState, match=f"starts when flow {uuid} is reverted"):
         operations.resume(world.store, fork)
+
+
+def test_reverted_flow_is_saved_after_the_change_of_its_fork(world: World) -> None:
+    """The change writes what it has read: it would let the fork wait for ever."""
+    uuid = world.flow(fork_flows.diamond, "D", **CARD)
+    fork = world.fork(uuid, "D", undo=True)
+    with world.store.get_connection() as connection:
+        lease = connection.acquire_lease(uuid, "engine", 60)
+        change = connection.acquire_lease(fork, "somebody who tags it", 60)
+        detail = flow_of(world.store, uuid)
+        detail.enter(states.REVERTED, 1.0)
+        with pytest.raises(exceptions.StorageFailure, match="is being changed"):
+            connection.save_changes(detail, (), lease=lease)
+        assert flow_of(world.store, uuid).state != states.REVERTED
+        connection.release_lease(change)
+        connection.save_changes(detail, (), lease=lease)
+    assert not flow_of(world.store, fork).awaits_reversion

@@ -251,6 +251,10 @@ class MemoryConnection(base.Connection):
             stored_flow = self._flow(flow.uuid, lease)
             if lease is None:
                 self._check_not_busy(stored_flow)
+            stored_forks = map(self._backend.flows.get, flow.forks_to_start if flow_row else ())
+            forks = [each for each in stored_forks if each and each.detail.awaits_reversion]
+            if any(map(self._current_lease, forks)):
+                raise exceptions.StorageFailure(f"A fork of flow {flow.uuid} is being changed")
             if settled is not None:
                 if stored_flow.command != settled:
                     raise settled.withdrawn_error(flow.uuid)
@@ -267,9 +271,8 @@ class MemoryConnection(base.Connection):
                 stored_flow.discard(uuid)
             if flow_row:
                 self._report_end(_child_ends.end_of(stored_flow.detail))
-                for uuid in stored_flow.detail.forks_to_start:
-                    if (fork := self._backend.flows.get(uuid)) is not None:
-                        fork.detail.meta.pop(models.AWAITS_REVERSION, None)
+                for fork in forks:
+                    fork.detail.meta.pop(models.AWAITS_REVERSION, None)
 
     def _report_end(self, end: _child_ends.ChildEnd | None) -> None:
         parent = None if end is None else self._backend.flows.get(end.parent)

@@ -379,7 +379,11 @@ class SQLConnection(base.Connection):
                 writing.settle_command(connection, self._sql, flow.uuid, settled)
             writing.report_end(connection, self._sql, child_end)
             for fork in forks:
-                writing.release_fork(connection, self._sql, fork)
+                try:
+                    writing.release_fork(connection, self._sql, fork)
+                except exceptions.FlowBusy as busy:  # Somebody tags it: the write is repeated.
+                    reason = f"Saving flow {flow.uuid} failed: its fork is being changed"
+                    raise exceptions.StorageFailure(reason, busy) from busy
             crashpoint("sql.before-commit")
 
         crashpoint("sql.before-save")
