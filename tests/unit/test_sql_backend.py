@@ -174,6 +174,15 @@ def test_list_flows_uses_an_index(
         assert not any("ORDER BY" in step for step in plan), plan
 
 
+def test_flows_by_code_are_counted_without_reading_ended_flows(backend: sql.SQLBackend) -> None:
+    """Each scrape of the metrics counts them."""
+    with backend.engine.connect() as connection:
+        statement = f"EXPLAIN QUERY PLAN {backend.statements.flows_by_code.text}"
+        plan = [row[3] for row in connection.exec_driver_sql(statement)]
+    assert not any(step.startswith("SCAN") for step in plan), plan
+    assert any("ix_wbe_flowdetails_state (state=?)" in step for step in plan), plan
+
+
 def test_items_of_earlier_attempts_are_deleted(backend: sql.SQLBackend) -> None:
     _, (flow,) = keep(backend, "f")
     mapped = atom_of(flow, "m")

@@ -31,6 +31,8 @@ _ACCESS_KEYS: Final = tables.ACCESS_KEYS.name
 #: Columns that only the first insertion sets.
 _INSERT_ONLY_COLUMNS: Final = ("book_uuid", "flow_uuid", "kind", "birth", "lease_epoch")
 
+_UNFINISHED: Final = frozenset(states.FLOW_STATES) - states.FLOW_ENDED
+
 #: Numbers of atoms for which SQLite writes a batch with one statement.
 _SINGLE_STATEMENT_ATOM_COUNTS: Final = range(1, 5)
 
@@ -335,7 +337,9 @@ class Statements:
         self.codes = sa.text(
             f"SELECT id, app, version, {now} - seen AS age FROM {_CODES} ORDER BY id"
         )
-        idle = f"code IS NOT NULL AND COALESCE(state, '') NOT IN ({ended_states}) AND {free}"
+        # A list of states, because an index finds their flows: most flows have ended.
+        unfinished = ", ".join(f"'{state}'" for state in sorted(_UNFINISHED))
+        idle = f"code IS NOT NULL AND (state IS NULL OR state IN ({unfinished})) AND {free}"
         self.flows_by_code = sa.text(
             f"SELECT code, COUNT(*) FROM {_FLOWS} WHERE {idle} GROUP BY code ORDER BY code"
         )
