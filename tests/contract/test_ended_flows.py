@@ -52,6 +52,9 @@ def test_ended_flows_are_listed_by_the_time_of_their_end(connection: Connection)
     assert listed(connection, *states.FLOW_ENDED) == [first, second, slow.uuid]
     assert listed(connection, states.SUCCESS) == [first, slow.uuid]
     assert listed(connection, states.SUCCESS, limit=1) == [first]
+    (*_, latest) = connection.ended_flows({states.SUCCESS: FAR}, 9)
+    assert connection.ended_flows({states.SUCCESS: FAR}, 9, latest.ended) == [latest]
+    assert connection.ended_flows({states.SUCCESS: FAR}, 9, latest.ended + 1) == []
     assert listed(connection) == listed(connection, *states.FLOW_ENDED, before=1.0) == []
     slow.state = states.RUNNING
     connection.save_changes(slow, [])

@@ -80,6 +80,33 @@ def test_flows_are_deleted_after_the_time_of_their_state(store: persistence.Back
     assert work.deleted == 3 and work.latest_run is not None
 
 
+def test_kept_children_are_read_once_and_deleted_after_their_parent(
+    store: persistence.Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A parent may have very many children."""
+    parent, child, other = (ended(store, states.SUCCESS, days) for days in (8, 9, 10))
+    others = [ended(store, states.SUCCESS, 8.5) for _ in range(9)]
+    with contextlib.closing(store.get_connection()) as connection:
+        for uuid, of in ((child, parent), (other, ended(store, states.FAILURE))):
+            detail = connection.get_flow_details(uuid)
+            detail.meta[models.PARENT] = {"flow": of}
+            book = models.LogBook("b", connection.list_flows(uuid=uuid).flows[0].book_uuid)
+            book.add(detail)
+            connection.save_logbook(book)
+        execute(store, f"UPDATE wbe_flowdetails SET updated = updated - {8 * DAY}")
+        calls = list[float]()
+        read = type(connection).ended_flows
+
+        def noted(self: Any, before: Any, limit: int, since: float = 0.0) -> Any:
+            calls.append(since)
+            return read(self, before, limit, since)
+
+        monkeypatch.setattr(type(connection), "ended_flows", noted)
+    service(store, success="7d").run_due(never)
+    assert not kept(store).intersection([parent, child, *others]) and other in kept(store)
+    assert len(calls) > 4 and calls.count(0.0) == 3
+
+
 def test_flow_that_ran_for_long_is_kept_from_its_end(store: persistence.Backend) -> None:
     uuid = ended(store, states.SUCCESS)
     execute(store, "UPDATE wbe_flowdetails SET created = 1")
@@ -232,7 +259,7 @@ def test_selection_reads_the_index_of_ended_flows(kind: str, store: persistence.
             store = stack.enter_context(backends.backend(url))
         statements = cast(Any, store).statements
         text = statements.expired[states.SUCCESS].replace(":SUCCESS", "5.0")
-        text = text.replace(":most", "9")
+        text = text.replace(":most", "9").replace(":since", "1.0")
         with cast(Any, store).engine.connect() as connection:
             if kind == "postgresql":
                 connection.execute(sa.text("SET enable_seqscan = off"))

@@ -36,7 +36,7 @@ def test_parent_is_undone_with_all_children_after_retention_and_prune(
     with orders.store.get_connection() as connection:
         if deletes_by_age:
             before = {states.SUCCESS: connection.now() + 1.0}
-            assert _retention.delete_ended(connection, before, 100) == 0
+            assert _retention.delete_ended(connection, before, 100).flows == 0
         else:
             assert list(operations.prune(orders.store, before=connection.now() + 1.0)) == []
     orders.request(handle.id, "revert")

@@ -93,13 +93,18 @@ class RetentionService:
         most: float,
         wait: Callable[[float], bool],
     ) -> bool:
-        batch = 1
+        batch, since = 1, 0.0
         renewal_due = time.monotonic() + self.CLAIM_SECONDS / 3
         while most > 0:
             began = time.thread_time()  # Without the time that this thread waits for the store.
-            deleted = _retention.delete_ended(connection, before, int(min(batch, most)))
-            if not deleted:
+            limit = int(min(batch, most))
+            deleted, until = _retention.delete_ended(connection, before, limit, since)
+            if not deleted and not since:
                 return True
+            # At the end it begins again: children of deleted flows ended before them.
+            since = until if deleted else 0.0
+            if not deleted:
+                continue
             self.deleted += deleted
             most -= deleted
             seconds = max(1e-4, time.thread_time() - began)

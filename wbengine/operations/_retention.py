@@ -10,7 +10,7 @@ from wbengine._configuration import named_options
 from wbengine._text import durations
 from wbengine.persistence import base
 
-__all__ = ["Retention", "delete_ended"]
+__all__ = ["Deleted", "Retention", "delete_ended"]
 
 #: Settings with the state of flows that they keep for a time.
 _STATES: Final = {
@@ -55,13 +55,29 @@ def _seconds(name: str, value: Any) -> float:
     return seconds
 
 
-def delete_ended(connection: base.Connection, before: Mapping[str, float], limit: int) -> int:
-    """Delete ended flows in one transaction, the earliest end first. Return their number.
+class Deleted(NamedTuple):
+    """The result of `delete_ended`.
+
+    :ivar until: end of the latest of the flows in Unix seconds. Deletable flows ended later.
+    """
+
+    flows: int = 0
+    until: float = 0.0
+
+
+def delete_ended(
+    connection: base.Connection, before: Mapping[str, float], limit: int, since: float = 0.0
+) -> Deleted:
+    """Delete ended flows in one transaction, the earliest end first.
 
     Flows with a command and flows that an engine runs are kept.
 
     :param before: Unix seconds by state, before which a flow was last written.
+    :param since: Unix seconds before which no flow with a deletable end remains. So flows that are
+        kept for their parents and forks are read once, not in each transaction.
     """
-    flows = connection.ended_flows(before, limit)
+    flows = connection.ended_flows(before, limit, since)
+    if not flows:
+        return Deleted()
     only = {flow: base.Removable((flow.state,), before[flow.state]) for flow in flows}
-    return len(connection.destroy_flows(only)) if only else 0
+    return Deleted(len(connection.destroy_flows(only)), flows[-1].ended)

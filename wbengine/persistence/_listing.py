@@ -172,11 +172,15 @@ class Removable(NamedTuple):
 
 
 class EndedFlow(NamedTuple):
-    """An ended flow that can be deleted."""
+    """An ended flow that can be deleted.
+
+    :ivar ended: its end in Unix seconds, as for `Connection.ended_flows`.
+    """
 
     uuid: str
     state: str
     book_uuid: str
+    ended: float = 0.0
 
 
 class FlowRow(NamedTuple):

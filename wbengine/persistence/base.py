@@ -205,7 +205,9 @@ class Connection(abc.ABC):
         stored = set(self.marks(set[str]().union(*dependents.values())))
         return {uuid: found for uuid, flows in dependents.items() if (found := flows & stored)}
 
-    def ended_flows(self, before: Mapping[str, float], limit: int) -> list[EndedFlow]:
+    def ended_flows(
+        self, before: Mapping[str, float], limit: int, since: float = 0.0
+    ) -> list[EndedFlow]:
         """Return ended flows that were last written before a time, the earliest end first.
 
         The end of a flow in SUCCESS is the time until which it can be undone, if it has such a
@@ -213,15 +215,17 @@ class Connection(abc.ABC):
         out.
 
         :param before: Unix seconds by state, for the states of which flows are returned.
+        :param since: Unix seconds; flows that ended earlier are left out.
 
-        Cost: SQL stores read an index, and only about `limit` flows.
+        Cost: SQL stores read an index, from `since` on: about `limit` flows, and those that are
+        kept for their dependents.
         """
         page = self.list_flows(states=before, newest_first=False, limit=sys.maxsize).flows
         needed = self.dependents(page)
         flows = [
-            (end, EndedFlow(row.uuid, row.state, row.book_uuid))
+            (end, EndedFlow(row.uuid, row.state, row.book_uuid, end))
             for row in page
-            if (end := max(row.updated or 0.0, row.undo_until or 0.0)) < before[row.state]
+            if since <= (end := max(row.updated or 0.0, row.undo_until or 0.0)) < before[row.state]
             and not (row.command or row.lease or row.uuid in needed)
         ]
         return [flow for _, flow in sorted(flows)[:limit]]

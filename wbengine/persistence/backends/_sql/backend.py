@@ -478,7 +478,9 @@ class SQLConnection(base.Connection):
         self._transact(f"Removing {what}", remove)
         crashpoint("sql.after-removal-commit")
 
-    def ended_flows(self, before: Mapping[str, float], limit: int) -> list[base.EndedFlow]:
+    def ended_flows(
+        self, before: Mapping[str, float], limit: int, since: float = 0.0
+    ) -> list[base.EndedFlow]:
         if not (before and self._backend.has_tables()):
             return []
         parts = (self._sql.expired[state] for state in before)
@@ -488,8 +490,8 @@ class SQLConnection(base.Connection):
         statement = sa.text(f"{union} ORDER BY ended LIMIT :most")
 
         def work(connection: sa.Connection) -> list[base.EndedFlow]:
-            found = connection.execute(statement, {**before, "most": limit})
-            return [base.EndedFlow(row.uuid, row.state, row.book_uuid) for row in found]
+            found = connection.execute(statement, {**before, "since": since, "most": limit})
+            return [base.EndedFlow(row.uuid, row.state, row.book_uuid, row.ended) for row in found]
 
         return self._transact("Listing ended flows", work, write=False)
 

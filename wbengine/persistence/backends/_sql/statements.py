@@ -191,7 +191,8 @@ class Statements:
         #: children, and that of forks the children of their originals.
         self.expired = {
             state: f"SELECT uuid, state, book_uuid, ended FROM {_FLOWS} WHERE state = '{state}'"
-            f" AND ended < :{state} AND COALESCE(updated, created) < :{state} AND wish IS NULL"
+            f" AND ended >= :since AND ended < :{state}"
+            f" AND COALESCE(updated, created) < :{state} AND wish IS NULL"
             f" AND {free} AND NOT {is_child} AND NOT {is_forked} ORDER BY ended LIMIT :most"
             for state in states.FLOW_ENDED
         }
