@@ -675,7 +675,7 @@ def test_fork_that_waits_for_its_original_cannot_be_resumed(world: World) -> Non
 
 
 def test_reverted_flow_is_saved_after_the_change_of_its_fork(world: World) -> None:
-    """The change writes what it has read: it would let the fork wait for ever."""
+    """The change writes what it has read: the fork would never start."""
     uuid = world.flow(fork_flows.diamond, "D", **CARD)
     fork = world.fork(uuid, "D", undo=True)
     with world.store.get_connection() as connection:

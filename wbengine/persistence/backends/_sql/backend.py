@@ -381,7 +381,7 @@ class SQLConnection(base.Connection):
             for fork in forks:
                 try:
                     writing.release_fork(connection, self._sql, fork)
-                except exceptions.FlowBusy as busy:  # Somebody tags it: the write is repeated.
+                except exceptions.FlowBusy as busy:  # For example its tags: the write is repeated.
                     reason = f"Saving flow {flow.uuid} failed: its fork is being changed"
                     raise exceptions.StorageFailure(reason, busy) from busy
             crashpoint("sql.before-commit")
