@@ -51,8 +51,8 @@ def send(
         return _put_next(connection, flow_uuid, signal.distinct())
     if not connection.put_signal(flow_uuid, signal):
         with codec.unknown_classes_as_text():
-            records = list(connection.get_flow_details(flow_uuid))
-        for number in numbers_after_discarded(signal.name, records):
+            numbers = numbers_after_discarded(signal.name, connection.get_flow_details(flow_uuid))
+        for number in numbers:
             numbered = signal.distinct().numbered(number)
             if connection.put_signal(flow_uuid, numbered):
                 return numbered
