@@ -191,6 +191,19 @@ def test_service_advances_several_operations_in_turn(store: base.Backend) -> Non
     assert _bulk.find(store, slow.uuid).owner is None
 
 
+def test_service_waits_while_another_process_carries_its_operation_out(
+    store: base.Backend,
+) -> None:
+    uuids = store_flows(store, 9, state=None)
+    bulk = start_signals(store, uuids, rate=1.0)
+    service = _bulks.BulkService(store, "frozen")
+    service.run_due()
+    execute(store, "UPDATE wbe_bulks SET owner = 'other', owner_until = owner_until + 99")
+    time.sleep(1.0)  # The next batch would be due.
+    assert service.run_due() == pytest.approx(service.POLL_SECONDS, abs=0.1)
+    assert _bulk.find(store, bulk.uuid).owner == "other"
+
+
 def test_failed_operation_does_not_stop_the_others(store: base.Backend) -> None:
     uuids = store_flows(store, 2, state=None)
     bad, good = start_signals(store, uuids), start_signals(store, uuids)

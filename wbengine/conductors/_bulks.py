@@ -55,15 +55,19 @@ class BulkService:
             if time.monotonic() >= self._deletion_due:
                 connection.bulks.delete_ended(connection.now() - self.KEEP_SECONDS)
                 self._deletion_due = time.monotonic() + self.DELETE_SECONDS
-        uuids = {bulk.uuid for bulk in running}
-        self._runs = {uuid: run for uuid, run in self._runs.items() if uuid in uuids}
-        for bulk in reversed(running):
-            if bulk.owner in (None, self._owner) and bulk.operation in _bulk.operations():
-                run = self._runs.setdefault(
-                    bulk.uuid, _bulk.BulkRun(self._persistence, bulk, self._owner)
-                )
-                if run.due <= time.monotonic():
-                    self._advance(run)
+        mine = {
+            bulk.uuid: bulk
+            for bulk in reversed(running)
+            if bulk.owner in (None, self._owner) and bulk.operation in _bulk.operations()
+        }
+        # Another process may have taken an operation over, whose next batch is not due here.
+        self._runs = {uuid: run for uuid, run in self._runs.items() if uuid in mine}
+        for bulk in mine.values():
+            run = self._runs.setdefault(
+                bulk.uuid, _bulk.BulkRun(self._persistence, bulk, self._owner)
+            )
+            if run.due <= time.monotonic():
+                self._advance(run)
         dues = [run.due for run in self._runs.values()]
         return max(0.0, min([*dues, time.monotonic() + self.POLL_SECONDS]) - time.monotonic())
 
