@@ -20,7 +20,7 @@ from wbengine import exceptions, states
 from wbengine.conductors import _bulks
 from wbengine.conductors.service import ConductorService
 from wbengine.operations import _bulk
-from wbengine.persistence import _commands, backends, base
+from wbengine.persistence import _commands, _leases, _owners, backends, base
 from wbengine.persistence._bulk_records import CANCELLED, COMPLETE, RUNNING, Bulk, BulkFlow
 
 SIGNAL = {"signal": "paid", "value": {"by": "ann"}}
@@ -134,6 +134,23 @@ def test_deleted_flow_leaves_no_logbook(store: base.Backend) -> None:
 
 def test_operation_without_flows_is_complete_after_a_batch(store: base.Backend) -> None:
     assert run(store, _bulk.start(store, "flow retry", [], {})).state == COMPLETE
+
+
+@pytest.mark.parametrize(("name", "argument"), [("annotate", "text"), ("tag", "remove")])
+def test_flows_that_engines_run_do_not_delay_other_writers(
+    store: base.Backend, name: str, argument: str
+) -> None:
+    uuids = store_flows(store, 5, state=states.RUNNING)
+    owner = _owners.new()
+    with contextlib.closing(store.get_connection()) as connection:
+        for uuid in uuids:
+            connection.acquire_lease(uuid, str(owner), 60.0)
+    arguments = {argument: "known" if argument == "text" else ["known"]}
+    bulk = _bulk.start(store, f"flow {name}", flows_of(uuids, states.RUNNING), arguments)
+    began = time.monotonic()
+    assert run(store, bulk).skipped == 5
+    assert time.monotonic() - began < _leases.CHANGE_WAIT_SECONDS
+    owner.end_run()
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ def owning(backend: base.Backend, uuid: str) -> Iterator[tuple[base.Connection, 
 
 
 def _acquire(connection: base.Connection, uuid: str, owner: str) -> _leases.Lease:
-    """Acquire the lease; wait for another owner that only makes such a change."""
+    """Acquire the lease; wait for another owner that makes such a change or ends its run."""
     until = time.monotonic() + _leases.CHANGE_WAIT_SECONDS
     dead: int | None = None
     while True:
@@ -67,6 +67,15 @@ def _acquire(connection: base.Connection, uuid: str, owner: str) -> _leases.Leas
             return connection.acquire_lease(uuid, owner, _leases.LEASE_SECONDS, dead=dead)
         except exceptions.FlowBusy as error:
             dead = error.epoch if _owners.is_dead(error.owner) else None
-            if dead is None and time.monotonic() >= until:
+            may_wait = time.monotonic() < until and (
+                _owners.is_momentary(error.owner) or not _has_run(connection, uuid)
+            )
+            if dead is None and not may_wait:
                 raise _suspend_and_cancel.busy(uuid, error.owner) from None
         time.sleep(_PAUSE_SECONDS if dead is None else 0)
+
+
+def _has_run(connection: base.Connection, uuid: str) -> bool:
+    """Return whether the owner of a flow has begun to run it, and the run has not ended."""
+    state = connection.get_flow_details(uuid, lazy=True).state or states.PENDING
+    return state not in _shown_states.STATES_WITHOUT_RUN
