@@ -12,11 +12,12 @@ from typing import Any, cast
 import pytest
 import sqlalchemy as sa
 
+from tests.operations import flows
 from tests.support import servers
 from tests.support.failed_flows import store_flows
 from tests.support.killed import is_killed
 from tests.support.waiting import until
-from wbengine import exceptions, states
+from wbengine import engines, exceptions, operations, states
 from wbengine.conductors import _bulks
 from wbengine.conductors.service import ConductorService
 from wbengine.operations import _bulk
@@ -254,6 +255,40 @@ def test_unexpected_error_of_an_operation_does_not_stop_the_others(
     service.run_due()
     assert _bulk.find(store, good.uuid).state == COMPLETE
     assert _bulk.find(store, bad.uuid).done == 0 and signals(store, uuids) == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (RuntimeError("no shop"), "Flow ID cannot be rebuilt: RuntimeError: no shop"),
+        (ModuleNotFoundError("no shop"), "Flow ID cannot be rebuilt: ModuleNotFoundError: no shop"),
+        (SystemExit(3), "Flow ID cannot be rebuilt: SystemExit: 3"),
+        (exceptions.PayloadUnavailable("value is lost"), "value is lost"),
+    ],
+    ids=["exception", "import", "exit", "value"],
+)
+def test_flow_whose_code_raises_an_error_is_skipped(
+    store: base.Backend, monkeypatch: pytest.MonkeyPatch, error: BaseException, reason: str
+) -> None:
+    factory = "tests.operations.flows:raced"
+    uuids = [engines.submit(factory, backend=store).id for _ in range(2)]
+    flows.FAILING.add("b")
+    for uuid in uuids:
+        with contextlib.suppress(ValueError):
+            operations.resume(store, uuid, never_resolve=True).run()
+    flows.FAILING.clear()
+    arguments = {"start": "failed", "results": {"a": "other"}}
+    bulk = _bulk.start(store, "flow fork", flows_of(uuids), arguments)
+
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setattr(flows, "MEANWHILE", [fail])
+    service = _bulks.BulkService(store, "a")
+    service.run_due()
+    ended = _bulk.find(store, bulk.uuid)
+    assert (ended.state, ended.done, ended.skipped) == (COMPLETE, 1, 1)
+    assert skipped(store, bulk) == {reason: 1}
 
 
 def test_flow_whose_change_is_too_large_is_skipped(

@@ -291,7 +291,7 @@ def change(backend: base.Backend, bulk: Bulk, flows: Iterable[BulkFlow]) -> dict
         if reason is None:
             try:
                 operation.perform(scope, _arguments(operation, bulk, flow))
-            except exceptions.CorruptRecord as error:
+            except (exceptions.CorruptRecord, exceptions.PayloadUnavailable) as error:
                 reason = str(error)
             except exceptions.StorageFailure:
                 raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from wbengine import engines, exceptions, states
@@ -76,7 +76,8 @@ def fork(
     :raises MultipleChoices: if several steps have the name.
     :raises InvalidState: if the flow was not submitted to conductors, or neither has ended nor is
         suspended, or is about to run again; or if an inherited task or step has used a value that
-        `edits` replaces; or if the flow is itself a fork whose inherited results were reverted.
+        `edits` replaces; or if the flow is itself a fork whose inherited results were reverted; or
+        if `edits` are given and the code of the flow cannot be imported or raises an error.
     :raises FlowBusy: if an engine runs the flow.
     :raises NotTrusted: if there are keys, and a record has no valid MAC.
     """
@@ -86,7 +87,8 @@ def fork(
         if lease.command is not None:
             raise lease.command.pending_error(uuid)
         if edits:
-            detail = engines.read_flow_detail(connection, uuid)
+            with _calling_code(uuid, ImportError):
+                detail = engines.read_flow_detail(connection, uuid)
         else:
             stack.enter_context(codec.copying(unknown_only=True))
             detail = connection.get_flow_details(uuid)
@@ -113,7 +115,8 @@ def fork(
             raise exceptions.InvalidState(refusal)
         _sign(detail, new)
         if edits:
-            _edit(detail, new, edits, backend)
+            with _calling_code(uuid, Exception):
+                _edit(detail, new, edits, backend)
         names = {
             node.signal
             for node in outline.nodes
@@ -190,6 +193,23 @@ def _sign(flow: models.FlowDetail, new: models.FlowDetail) -> None:
     for record in new:
         if record.meta_value(models.META_INJECTED):
             _macs.sign_injected(new, record)
+
+
+@contextlib.contextmanager
+def _calling_code(uuid: str, *kinds: type[Exception]) -> Iterator[None]:
+    """Convert errors of the code of a flow, which the block imports or calls.
+
+    :param kinds: classes of such errors. Errors of wbengine are not converted.
+    :raises InvalidState: if the code raises an error, or ends the process.
+    """
+    try:
+        yield
+    except (exceptions.WbengineException, ValueError):
+        raise
+    except (*kinds, SystemExit) as error:
+        raise exceptions.InvalidState(
+            f"Flow {uuid} cannot be rebuilt: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _edit(
