@@ -7,6 +7,7 @@ import pytest
 from tests.contract.stored_flows import make
 from tests.seams import stores
 from wbengine import exceptions, states
+from wbengine.operations import _flow_results
 from wbengine.persistence import base, models
 from wbengine.types._outline import Outline, OutlineNode
 
@@ -110,6 +111,23 @@ def test_command_to_ended_flow_is_refused(
         connection.release_lease(lease)
     assert connection.acquire_lease(flow.uuid, "me", 60).command is None
     assert connection.commands([flow.uuid]) == {}
+
+
+@places.everywhere
+def test_command_that_an_engine_left_at_the_end_of_its_run_is_not_pending(
+    connection: Connection, flow: models.FlowDetail, lease: stores.Lease
+) -> None:
+    """The engine died, or lost the store, between its last write and the end of its lease."""
+    connection.send_command(flow.uuid, SUSPEND)
+    flow.enter(states.FAILURE, 1.0)
+    connection.save_changes(flow, (), lease=lease)
+    connection.release_lease(lease)
+    assert connection.commands([flow.uuid]) == {}
+    result = _flow_results.read(connection, flow.uuid)
+    assert (result.state, result.has_ended) == (states.FAILURE, True)
+    retry = base.FlowCommand("retry", at=2.0)
+    connection.send_command(flow.uuid, retry)
+    assert connection.commands([flow.uuid]) == {flow.uuid: retry}
 
 
 @places.everywhere

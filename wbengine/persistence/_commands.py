@@ -61,6 +61,13 @@ class FlowCommand(NamedTuple):
         """Whether the command runs the flow again."""
         return self.what in RERUN_COMMANDS
 
+    def applies_to(self, state: str | None) -> bool:
+        """Return whether an engine can carry the command out in this state of its flow.
+
+        An engine that died at the end of its run leaves a command that it has not read.
+        """
+        return self.reruns_flow or state not in states.FLOW_ENDED
+
     @property
     def explanation(self) -> str | None:
         """The reason and the sender of the command, in one line, or None."""

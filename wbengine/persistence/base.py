@@ -597,7 +597,10 @@ class Connection(abc.ABC):
 
     @abc.abstractmethod
     def commands(self, flow_uuids: Collection[str]) -> Mapping[str, FlowCommand]:
-        """Return the commands of these flows, by uuid, with one read."""
+        """Return the commands of these flows, by uuid, with one read.
+
+        Commands to suspend or cancel flows that have ended are omitted.
+        """
 
     def drop_job(self, flow_uuid: str) -> None:  # noqa: B027  (a default, not a stub)
         """Delete the job of a flow, if the store contains it, so that no conductor continues it."""

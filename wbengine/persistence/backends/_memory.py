@@ -555,7 +555,11 @@ class MemoryConnection(base.Connection):
     def commands(self, flow_uuids: Collection[str]) -> Mapping[str, base.FlowCommand]:
         with self._backend.lock:
             stored_flows = ((uuid, self._backend.flows.get(uuid)) for uuid in flow_uuids)
-            return {uuid: flow.command for uuid, flow in stored_flows if flow and flow.command}
+            return {
+                uuid: flow.command
+                for uuid, flow in stored_flows
+                if flow and flow.command and flow.command.applies_to(flow.detail.state)
+            }
 
     def put_signal(self, flow_uuid: str, signal: Signal) -> bool:
         with self._backend.lock:

@@ -226,7 +226,7 @@ class Statements:
         self.put_command = sa.text(f"UPDATE {_FLOWS} SET wish = :wish {flow}")
         self.settle_command = sa.text(f"UPDATE {_FLOWS} SET wish = NULL {flow} AND wish = :wish")
         self.commands = sa.text(
-            f"SELECT uuid, wish FROM {_FLOWS} WHERE uuid IN :uuids AND wish IS NOT NULL"
+            f"SELECT uuid, wish, state FROM {_FLOWS} WHERE uuid IN :uuids AND wish IS NOT NULL"
         ).bindparams(sa.bindparam("uuids", expanding=True))
 
         self.flows = sa.text(f"{tables.select(tables.FLOWS)} WHERE uuid IN :uuids").bindparams(
