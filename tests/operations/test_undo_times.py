@@ -16,7 +16,10 @@ from tests.operations.undo_flows import record
 from tests.support import key_files
 from wbengine import engines, exceptions, operations, states
 from wbengine._security import keys
+from wbengine.operations import _bulk
 from wbengine.persistence import _commands, base, models
+from wbengine.persistence._bulk_records import BulkFlow
+from wbengine.persistence.backends import _sql
 from wbengine.testing import run_submitted
 from wbengine.views import flow_status
 
@@ -152,6 +155,24 @@ def test_request_that_was_stored_too_late_is_refused_by_the_engine(store: base.B
     after = record(store, uuid)
     assert (after.state, undo_flows.UNDONE) == (states.SUCCESS, [])
     assert "could be undone until" in str(after.history[-1].why)
+
+
+@pytest.mark.parametrize("seconds", [-3600.0, 3600.0])
+def test_clock_of_the_store_decides_whether_a_request_is_in_time(
+    store: base.Backend, monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    uuid = complete(store, 1800.0)
+    end = record(store, uuid).history[-1].at
+    monkeypatch.setattr(_sql.SQLConnection, "now", lambda self: end + seconds)
+    bulk = _bulk.start(store, "flow revert", [BulkFlow(uuid, states.SUCCESS)], {})
+    assert bulk.created == end + seconds
+    if seconds > 1800.0:
+        with pytest.raises(exceptions.InvalidState, match="could be undone until"):
+            operations.fork(store, uuid, start="0", undo=True)
+        with pytest.raises(exceptions.InvalidState, match="could be undone until"):
+            operations.request(store, uuid, "revert")
+    else:
+        assert operations.request(store, uuid, "revert").at == end + seconds
 
 
 def test_failed_flow_is_reverted_at_any_time(store: base.Backend) -> None:

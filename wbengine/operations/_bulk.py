@@ -85,7 +85,7 @@ def start(
         reason,
         by,
         rate,
-        time.time(),
+        0.0,
         len(flows),
     )
     operation.check(_arguments(operation, bulk, BulkFlow("", "")))
@@ -93,6 +93,8 @@ def start(
         if flow.arguments is not None:
             operation.check(_arguments(operation, bulk, flow))
     with contextlib.closing(backend.get_connection()) as connection:
+        # Histories of flows have times of the same clock (see `refused`).
+        bulk = bulk._replace(created=connection.now())
         connection.bulks.add(bulk, flows)
     return bulk
 

@@ -98,7 +98,7 @@ def fork(
             raise exceptions.InvalidState(refusal)
         revert: _commands.FlowCommand | None = None
         if undo and detail.state != states.REVERTED:
-            revert = _commands.FlowCommand(_commands.REVERT, reason, by, time.time())
+            revert = _commands.FlowCommand(_commands.REVERT, reason, by, connection.now())
             refusal = _commands.refusal(_commands.REVERT, uuid, detail.state)
             if refusal is not None:
                 raise exceptions.InvalidState(refusal)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from typing import NamedTuple
 
 from wbengine import exceptions, states
@@ -73,9 +72,10 @@ def request(
     if partial and operation != _commands.REVERT:
         raise ValueError(f"partial=True requires operation 'revert', got {operation!r}")
     data = edits.to_dict(uuid) if edits else None
-    command = _commands.FlowCommand(operation, reason, by, time.time(), data, partial)
     with contextlib.closing(backend.get_connection()) as connection:
         detail = _read(connection, uuid)
+        # The engine compares this time with the end of the flow, which has the same clock.
+        command = _commands.FlowCommand(operation, reason, by, connection.now(), data, partial)
         if not detail.is_submitted:
             raise exceptions.InvalidState(
                 f"Flow {uuid} was not submitted to conductors: resume, retry or revert it with"
@@ -94,7 +94,7 @@ def request(
 
 
 def check_undo_time(detail: models.FlowDetail, at: float) -> None:
-    """Check that a flow can be undone at this time (Unix seconds).
+    """Check that a flow can be undone at this time (Unix seconds of the store).
 
     :raises InvalidState: if it is complete, and the time of `undo_until` has passed.
     """
