@@ -46,6 +46,17 @@ def test_pause_is_removed_once(connection: base.Connection) -> None:
     assert connection.pauses() == [BILLING]
 
 
+def test_only_pause_that_is_over_is_removed_as_ended(connection: base.Connection) -> None:
+    now = connection.now()
+    later = TaskPause("shop.ship", since=now, until=now + 60.0)
+    for pause in (CHARGE, BILLING, later):
+        connection.put_pause(pause)
+    patterns = (CHARGE.pattern, BILLING.pattern, later.pattern, "shop.other")
+    removed = [connection.remove_pause(each, ended=True) for each in patterns]
+    assert removed == [True, False, False, False]
+    assert connection.pauses() == [BILLING, later]
+
+
 @pytest.mark.parametrize(
     "pattern",
     ["", "two words", "shop.charge;", "x" * (MAX_PATTERN_CHARACTERS + 1)],

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from wbengine import engines, exceptions, operations, task
 from wbengine.operations import _operation
 from wbengine.patterns import linear_flow
 from wbengine.persistence import backends, base
+from wbengine.persistence._pauses import TaskPause
 from wbengine.types import codec
 from wbengine.types._encoding import classes
 
@@ -60,6 +62,26 @@ def test_pause_of_unknown_type_warns(store: base.Backend, pattern: str, hint: st
 @pytest.mark.parametrize("pattern", [CHARGE, "*.Charge", "tests.*", "*.Ship"])
 def test_pause_of_known_type_has_no_warning(store: base.Backend, pattern: str) -> None:
     assert warning(store, pattern) is None
+
+
+def test_pause_that_another_user_renews_meanwhile_is_kept(
+    store: base.Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with contextlib.closing(store.get_connection()) as connection:
+        connection.put_pause(TaskPause("shop.ship", "stock", "bob", 1.0, 2.0))
+        read = type(connection).pauses
+
+        def renew(self: base.Connection) -> Sequence[TaskPause]:
+            pauses = read(self)
+            monkeypatch.undo()
+            operations.pause_tasks(store, "shop.ship", by="bob")
+            return pauses
+
+        monkeypatch.setattr(type(connection), "pauses", renew)
+    operations.pause_tasks(store, "shop.charge", by="ann")
+    assert [each.pattern for each in operations.paused_tasks(store)] == [
+        "shop.charge", "shop.ship",
+    ]  # fmt: skip
 
 
 def test_pause_in_empty_store_has_no_warning() -> None:

@@ -55,7 +55,7 @@ def pause_tasks(
         pause = TaskPause(pattern, reason, by, now, None if seconds is None else now + seconds)
         for old in connection.pauses():
             if old.is_over(now):
-                connection.remove_pause(old.pattern)
+                connection.remove_pause(old.pattern, ended=True)  # It may just be paused again.
         connection.put_pause(pause)
     return pause
 

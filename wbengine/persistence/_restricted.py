@@ -320,7 +320,7 @@ class RestrictedConnection(base.Connection):
     def put_pause(self, pause: TaskPause) -> None:
         _refuse()
 
-    def remove_pause(self, pattern: str) -> bool:
+    def remove_pause(self, pattern: str, *, ended: bool = False) -> bool:
         _refuse()
 
     def add_access_key(self, key: AccessKey) -> None:

@@ -680,8 +680,11 @@ class Connection(abc.ABC):
         """
 
     @abc.abstractmethod
-    def remove_pause(self, pattern: str) -> bool:
-        """Remove a pause. Return False if there is none with this pattern."""
+    def remove_pause(self, pattern: str, *, ended: bool = False) -> bool:
+        """Remove a pause. Return False if there is none with this pattern.
+
+        :param ended: remove it only if it is over.
+        """
 
     @abc.abstractmethod
     def pauses(self) -> Sequence[TaskPause]:

@@ -580,9 +580,13 @@ class MemoryConnection(base.Connection):
         with self._backend.lock:
             self._backend.pauses[pause.pattern] = pause
 
-    def remove_pause(self, pattern: str) -> bool:
+    def remove_pause(self, pattern: str, *, ended: bool = False) -> bool:
         with self._backend.lock:
-            return self._backend.pauses.pop(pattern, None) is not None
+            pause = self._backend.pauses.get(pattern)
+            if pause is None or (ended and not pause.is_over(self.now())):
+                return False
+            del self._backend.pauses[pattern]
+            return True
 
     def pauses(self) -> Sequence[TaskPause]:
         with self._backend.lock:

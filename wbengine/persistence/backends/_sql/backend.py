@@ -762,9 +762,11 @@ class SQLConnection(base.Connection):
 
         self._transact(f"Saving the pause of {pause.pattern}", work)
 
-    def remove_pause(self, pattern: str) -> bool:
+    def remove_pause(self, pattern: str, *, ended: bool = False) -> bool:
+        statement = self._sql.remove_ended_pause if ended else self._sql.remove_pause
+
         def work(connection: sa.Connection) -> bool:
-            if not connection.execute(self._sql.remove_pause, {"pattern": pattern}).rowcount:
+            if not connection.execute(statement, {"pattern": pattern}).rowcount:
                 return False
             writing.make_paused_jobs_due(connection, self._sql, pattern)
             crashpoint("sql.before-resume-commit")

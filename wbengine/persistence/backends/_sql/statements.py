@@ -296,6 +296,9 @@ class Statements:
         pause_columns = ("pattern", "reason", "sender", "paused_at", "ends_at")
         self.put_pause = dialects.upsert(dialect, _PAUSES, pause_columns, ("pattern",))
         self.remove_pause = sa.text(f"DELETE FROM {_PAUSES} WHERE pattern = :pattern")
+        self.remove_ended_pause = sa.text(
+            f"DELETE FROM {_PAUSES} WHERE pattern = :pattern AND ends_at <= {now}"
+        )
         self.pauses = sa.text(f"SELECT {', '.join(pause_columns)} FROM {_PAUSES} ORDER BY pattern")
         # `mark` narrows the rows to flows that may have been parked for a pause.
         self.flows_parked_for_pauses = sa.text(
