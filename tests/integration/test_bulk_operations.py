@@ -335,6 +335,26 @@ def test_cancelled_operation_ends_between_batches(store: base.Backend) -> None:
     assert signals(store, uuids) == [1] * 30
 
 
+def test_operation_that_is_resumed_while_old_ones_are_deleted_is_kept(
+    store: base.Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uuids = store_flows(store, 3, state=None)
+    bulk = _bulk.cancel(store, start_signals(store, uuids).uuid)
+    with contextlib.closing(store.get_connection()) as connection:
+        bulks: Any = connection.bulks
+        read = bulks._read
+
+        def read_and_resume(*arguments: Any, **parameters: Any) -> Any:
+            rows = read(*arguments, **parameters)
+            _bulk.resume(store, bulk.uuid)
+            return rows
+
+        monkeypatch.setattr(bulks, "_read", read_and_resume)
+        bulks.delete_ended(1e12)
+    assert run(store, _bulk.find(store, bulk.uuid)).state == COMPLETE
+    assert signals(store, uuids) == [1] * 3
+
+
 def test_operation_is_found_by_the_beginning_of_its_id(store: base.Backend) -> None:
     bulk = _bulk.start(store, "flow retry", [], {})
     assert _bulk.find(store, bulk.uuid[:8]) == bulk

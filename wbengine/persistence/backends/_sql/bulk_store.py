@@ -87,7 +87,7 @@ class _Statements:
             f"SELECT 1 FROM {_BULK_FLOWS} WHERE bulk_uuid = :uuid AND arguments IS NOT NULL LIMIT 1"
         )
         self.ended = sa.text(f"SELECT uuid FROM {_BULKS} WHERE ended < :before")
-        self.delete = sa.text(f"DELETE FROM {_BULKS} {one}")
+        self.delete = sa.text(f"DELETE FROM {_BULKS} {one} AND ended < :before")
         self.delete_flows = sa.text(f"DELETE FROM {_BULK_FLOWS} WHERE bulk_uuid = :uuid")
 
 
@@ -232,11 +232,12 @@ class SQLBulkStore(_bulk_records.BulkStore):
 
     def delete_ended(self, before: float) -> None:
         for row in self._read("Listing ended operations", self._sql.ended, before=before):
-            uuid = {"uuid": row["uuid"]}
+            parameters = {"uuid": row["uuid"], "before": before}
 
-            def work(connection: sa.Connection, uuid: dict[str, Any] = uuid) -> None:
-                connection.execute(self._sql.delete_flows, uuid)
-                connection.execute(self._sql.delete, uuid)
+            def work(connection: sa.Connection, parameters: dict[str, Any] = parameters) -> None:
+                # A user may have resumed it meanwhile.
+                if connection.execute(self._sql.delete, parameters).rowcount:
+                    connection.execute(self._sql.delete_flows, parameters)
 
             self._transact(f"Removing operation {row['uuid']}", work)
 
