@@ -126,6 +126,20 @@ def test_flow_that_began_meanwhile_is_suspended(store: base.Backend) -> None:
     assert run(store, bulk).done == 1 and commands(store, uuids) == {uuids[0]: "suspend"}
 
 
+@pytest.mark.parametrize("force", [False, True])
+def test_unfinished_flow_that_ran_meanwhile_is_deleted_only_with_force(
+    store: base.Backend, force: bool
+) -> None:
+    same, resumed = store_flows(store, 2, state=states.SUSPENDED)
+    arguments = {"any_state": True, "force": force}
+    selected = flows_of([same, resumed], states.SUSPENDED)
+    bulk = _bulk.start(store, "flow delete", selected, arguments)
+    execute(store, f"UPDATE wbe_flowdetails SET state = 'RUNNING' WHERE uuid = '{resumed}'")
+    assert run(store, bulk).done == 1 + force
+    with contextlib.closing(store.get_connection()) as connection:
+        assert [row.uuid for row in connection.list_flows().flows] == [resumed] * (not force)
+
+
 def test_deleted_flow_leaves_no_logbook(store: base.Backend) -> None:
     uuids = store_flows(store, 2)
     assert run(store, _bulk.start(store, "flow delete", flows_of(uuids), {})).done == 2

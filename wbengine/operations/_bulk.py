@@ -289,7 +289,7 @@ def change(backend: base.Backend, bulk: Bulk, flows: Iterable[BulkFlow]) -> dict
     scope = _operation.Scope(backend, bulk.by)
     skipped = {}
     for flow in flows:
-        reason = _changed(flow)
+        reason = _changed(operation, bulk, flow)
         if reason is None:
             try:
                 operation.perform(scope, _arguments(operation, bulk, flow))
@@ -304,15 +304,18 @@ def change(backend: base.Backend, bulk: Bulk, flows: Iterable[BulkFlow]) -> dict
     return skipped
 
 
-def _changed(flow: BulkFlow) -> str | None:
+def _changed(operation: _operation.Operation, bulk: Bulk, flow: BulkFlow) -> str | None:
     """Return why a flow is not the one that was confirmed, or None.
 
-    The operation itself decides on a flow that has not ended, whose state changes all the time.
+    Most operations themselves decide on a flow that has not ended, whose state changes all the
+    time.
     """
     if flow.current_state is None:
         return f"Flow {flow.uuid} was deleted"
-    has_ended = {flow.state, flow.current_state} & states.FLOW_ENDED
-    if flow.current_state != flow.state and has_ended:
+    counts = bool({flow.state, flow.current_state} & states.FLOW_ENDED)
+    if operation.many is not None and operation.many.is_of_state:
+        counts = counts or not bulk.arguments.get("force")
+    if flow.current_state != flow.state and counts:
         return (
             f"Flow {flow.uuid} has changed from {flow.state} to {flow.current_state} since it was"
             " selected"

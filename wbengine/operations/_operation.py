@@ -215,6 +215,8 @@ class Many:
     :ivar done: what a report states about the flows, such as "deleted".
     :ivar selects: which flows that are, for the help.
     :ivar is_destructive: whether the user confirms flows that are selected by id, too.
+    :ivar is_of_state: whether unfinished flows are also skipped if their state has changed since
+        they were selected, unless the call has the argument `force`.
     :ivar omits_children: whether filters without a parent leave out child flows, because the
         operation on their parents concerns them, too.
     :ivar omits_forked: whether filters leave out flows that have a fork, which does the rest of
@@ -226,6 +228,7 @@ class Many:
     done: str
     selects: str
     is_destructive: bool = False
+    is_of_state: bool = False
     omits_children: bool = False
     omits_forked: bool = False
     omits_forks: bool = False

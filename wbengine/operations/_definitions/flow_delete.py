@@ -31,6 +31,7 @@ _Force = Annotated[
         "deleted",
         "that have ended, unless --state is given",
         is_destructive=True,
+        is_of_state=True,
     ),
     command=op.Command(("3f2a9c --yes", "--name test --state REVERTED --dry-run")),
     button=None,
