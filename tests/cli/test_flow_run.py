@@ -7,17 +7,19 @@ import dataclasses
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 import uuid
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.cli.conftest import ORDER, SLOW, Answer, Command, appears, slow_flow, state
 from tests.support.workers import until
 from wbengine import engines
-from wbengine._cli import errors
+from wbengine._cli import detaching, errors
 from wbengine._concurrency import crash_points
 from wbengine.persistence import backends, models
 from wbengine.views import flow_status, watcher
@@ -374,6 +376,22 @@ def test_detached_flow_outlives_the_command(wbengine: Command, home: Path) -> No
     assert wbengine("flow", "watch", flow).code == 0
     log = home.parent / "state" / "wbengine" / "logs" / f"{flow}.log"
     assert log.read_text() == ""
+
+
+def test_detached_flow_that_ends_before_the_command_continues_has_started(
+    wbengine: Command, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = subprocess.Popen
+
+    def start_and_wait(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
+        process = start(*arguments, **options)
+        process.wait(60)
+        return process
+
+    monkeypatch.setattr(detaching.subprocess, "Popen", start_and_wait)
+    monkeypatch.setattr(detaching, "_START_SECONDS", 0.5)
+    answer = wbengine("flow", "run", ORDER, "--flow-id", KEPT, "--detach")
+    assert (answer.code, answer.out) == (0, f"{KEPT}\n")
 
 
 def test_watch_reads_end_of_flow_whose_process_ended_meanwhile(

@@ -14,6 +14,7 @@ from wbengine._imports import search_path
 
 if TYPE_CHECKING:
     from wbengine._cli.context import Context
+    from wbengine.persistence import base as persistence
 
 __all__ = ["start"]
 
@@ -48,23 +49,26 @@ def start(
     words += [] if report is None else ["--report", os.path.abspath(report)]
     words += [] if reason is None else [f"--reason={reason}"]
     words += ["--", uuid]  # The uuid may start with dashes.
-    with log.open("ab") as stream:
-        process = subprocess.Popen(
-            words,
-            env=_environment(context, operation, engine, factory),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=stream,
-            start_new_session=True,
-        )
-    try:
-        _wait_for_start(context, uuid, process, log)
-    except KeyboardInterrupt as error:
-        raise errors.Failed(
-            f"interrupted; process {process.pid} still runs the flow; log: {log}; to watch it:"
-            f" wbengine flow watch {uuid}",
-            errors.INTERRUPTED,
-        ) from error
+    with context.backend() as backend, backend.get_connection() as connection:
+        # The process may start the flow at once.
+        before = connection.get_flow_details(uuid, lazy=True).epoch
+        with log.open("ab") as stream:
+            process = subprocess.Popen(
+                words,
+                env=_environment(context, operation, engine, factory),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=stream,
+                start_new_session=True,
+            )
+        try:
+            _wait_for_start(connection, uuid, before, process, log)
+        except KeyboardInterrupt as error:
+            raise errors.Failed(
+                f"interrupted; process {process.pid} still runs the flow; log: {log}; to watch it:"
+                f" wbengine flow watch {uuid}",
+                errors.INTERRUPTED,
+            ) from error
     printer = context.printer
     printer.document("flow-detach/1", {"uuid": uuid, "pid": process.pid, "log": str(log)})
     printer.line(uuid)
@@ -75,19 +79,25 @@ def start(
 
 
 def _wait_for_start(
-    context: Context, uuid: str, process: subprocess.Popen[bytes], log: Path
+    connection: persistence.Connection,
+    uuid: str,
+    before: int,
+    process: subprocess.Popen[bytes],
+    log: Path,
 ) -> None:
+    """Wait until an engine has started the flow.
+
+    :param before: epoch of the flow before the process was started.
+    """
     until = time.monotonic() + _START_SECONDS
-    with context.backend() as backend, backend.get_connection() as connection:
-        before = connection.get_flow_details(uuid, lazy=True).epoch
-        while time.monotonic() < until:
-            code = process.poll()
-            if connection.get_flow_details(uuid, lazy=True).epoch != before:
-                return
-            if code:
-                message = _error_message(log) or f"exit code {code}"
-                raise errors.Failed(f"the flow did not start: {message} (log: {log})", code)
-            time.sleep(_POLL_SECONDS)
+    while time.monotonic() < until:
+        code = process.poll()
+        if connection.get_flow_details(uuid, lazy=True).epoch != before:
+            return
+        if code:
+            message = _error_message(log) or f"exit code {code}"
+            raise errors.Failed(f"the flow did not start: {message} (log: {log})", code)
+        time.sleep(_POLL_SECONDS)
     raise errors.Failed(
         f"the flow did not start within {_START_SECONDS:g} s (log: {log})", errors.TRY_AGAIN
     )
