@@ -19,6 +19,7 @@ from wbengine.engines import _flow_factories
 from wbengine.engines.base import Engine
 from wbengine.operations import _changing, _resuming
 from wbengine.persistence import _commands, base, models
+from wbengine.testing import run_submitted
 from wbengine.types._encoding import classes
 
 STEPS = "tests.operations.flows:steps"
@@ -587,6 +588,18 @@ def test_prune_keeps_a_flow_that_ran_after_it_was_listed(end: str, backend: base
     engine.run()
     assert [*rest, *pruned] == []
     assert state(backend, retried) == ("SUSPENDED" if end == "is suspended" else "SUCCESS")
+
+
+def test_suspended_flows_are_pruned_without_parked_ones(store: base.Backend) -> None:
+    parked = engines.submit("tests.operations.flows:approval", backend=store)
+    run_submitted(store)
+    idle = engines.submit(STEPS, backend=store)
+    operations.suspend(store, idle.id)
+    run_submitted(store)
+    assert operations.find(store, parked.id).parked
+    pruned = operations.prune(store, before=time.time() + 60.0, states=[states.SUSPENDED])
+    assert [row.uuid for row in pruned] == [idle.id]
+    assert parked.state == states.WAITING
 
 
 def test_prune_keeps_flows_that_a_conductor_has_to_run_again(backend: base.Backend) -> None:
