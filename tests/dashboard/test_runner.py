@@ -170,6 +170,21 @@ def test_late_failure_is_shown_on_the_page_and_audited(
 
 
 @pytest.mark.slow
+def test_history_contains_who_retried_or_reverted_the_flow_of_a_program(shop: Shop) -> None:
+    (shop.folder / "mended").touch()
+    with shop.browser(patience=0.0) as browser:
+        for verb, state in (("retry", "state-SUCCESS"), ("revert", "state-REVERTED")):
+            token = token_in(browser.get(shop.path).text)
+            answer = send(browser, f"{shop.path}/{verb}", {"form_token": token})
+            assert answer.status_code == 303
+            until(lambda state=state: state in browser.get(f"{shop.path}?part=head").text)
+    with contextlib.closing(shop.backend.get_connection()) as connection:
+        history = connection.get_flow_details(shop.uuid, lazy=True).history
+    reasons = [change.why for change in history if change.why is not None]
+    assert [each.count("requested by dashboard (192.0.2.5)") for each in reasons[-2:]] == [1, 1]
+
+
+@pytest.mark.slow
 def test_partial_secret_at_the_cut_of_the_output_is_masked(shop: Shop) -> None:
     """Only the end of a long output is shown; the cut may be inside a secret."""
     (shop.folder / "chatty").touch()

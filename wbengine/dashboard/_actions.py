@@ -15,6 +15,7 @@ from starlette.routing import Route
 
 from wbengine import signals
 from wbengine.dashboard import (
+    _audit,
     _audited_actions,
     _backfill_pages,
     _bulk_pages,
@@ -288,7 +289,8 @@ class Actions:
             reason = f"exit code {failed.code}: {failed.output}"
             self._state.audit.failed(request, f"{name} flow {uuid}", reason)
 
-        runner.start(name, uuid, mask, failed_late)
+        reason = f"requested by {_audit.sender_of(request)}"
+        runner.start(name, uuid, mask, failed_late, reason=reason)
 
     async def _check(self, request: Request, action: str, role: str) -> dict[str, str]:
         """Check a form and return its fields.

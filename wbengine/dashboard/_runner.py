@@ -29,6 +29,10 @@ _MAX_LINE_CHARS: Final = 1_000
 #: Exit code of a command whose flow was suspended or is run by another process.
 _EXIT_TRY_AGAIN: Final = 75
 _CONFIRM_OPTIONS: Final = {"revert": ("--yes",)}
+#: Variables of the option --reason of these actions. Every user of the host could read an argument.
+_REASON_VARIABLES: Final = {
+    "retry": "WBENGINE_FLOW_RETRY_REASON", "revert": "WBENGINE_FLOW_REVERT_REASON",
+}  # fmt: skip
 #: Maximum number of flows whose latest command is remembered.
 _MAX_COMMANDS: Final = 200
 
@@ -74,6 +78,8 @@ class Runner:
         uuid: str,
         mask: Callable[[str], str],
         on_late_failure: Callable[[FailedCommand], None] = lambda failed: None,
+        *,
+        reason: str | None = None,
     ) -> None:
         """Start a command for a flow.
 
@@ -81,10 +87,14 @@ class Runner:
 
         :param action: 'resume', 'revert' or 'retry'.
         :param on_late_failure: called in a thread if the command fails after this call returned.
+        :param reason: text for the history of the flow, unless it is only resumed.
         :raises ExecutionFailure: if the command cannot be started or fails at once.
         """
+        environment = self._environment
+        if reason is not None and action in _REASON_VARIABLES:
+            environment = {**environment, _REASON_VARIABLES[action]: reason}
         try:
-            command = _Command(action, uuid, self._environment, mask, on_late_failure)
+            command = _Command(action, uuid, environment, mask, on_late_failure)
         except OSError as error:
             raise exceptions.ExecutionFailure(
                 f"cannot start `wbengine flow {action}`: {error}"
