@@ -369,6 +369,18 @@ def test_operation_that_is_resumed_while_old_ones_are_deleted_is_kept(
     assert signals(store, uuids) == [1] * 3
 
 
+def test_running_operation_is_listed_behind_many_later_ones(
+    store: base.Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_bulk, "_MAX_ENDED", 2)
+    running, *ended = (start_signals(store, []) for _ in range(4))
+    for bulk in ended:
+        run(store, bulk)
+    with contextlib.closing(store.get_connection()) as connection:
+        listed = [bulk.uuid for bulk in _bulk.latest(connection)]
+    assert listed == [ended[2].uuid, ended[1].uuid, running.uuid]
+
+
 def test_operation_is_found_by_the_beginning_of_its_id(store: base.Backend) -> None:
     bulk = _bulk.start(store, "flow retry", [], {})
     assert _bulk.find(store, bulk.uuid[:8]) == bulk

@@ -23,7 +23,8 @@ _ID = click.argument("bulk", metavar="ID")
     "list",
     help="""List operations on many flows.
 
-    They are deleted 30 days after their end.
+    They are deleted 30 days after their end. The list contains the unfinished ones and the latest
+    500 others.
 
     \b
     Example:
@@ -32,7 +33,7 @@ _ID = click.argument("bulk", metavar="ID")
 )
 def ls(context: contexts.Context) -> None:
     with context.backend() as backend, contextlib.closing(backend.get_connection()) as connection:
-        bulks = connection.bulks.latest()
+        bulks = _bulk.latest(connection)
     printer = context.printer
     printer.document("bulk-list/1", {"bulks": [bulk.to_dict() for bulk in bulks]})
     rows = [

@@ -81,7 +81,7 @@ def latest(app_state: AppState, request: Request) -> list[Bulk]:
     :raises HTTPException: if the visitor has access to some flows only.
     """
     _check(request)
-    bulks = app_state.store(request).read(lambda connection: connection.bulks.latest())
+    bulks = app_state.store(request).read(_bulk.latest)
     return [_masked(app_state, bulk) for bulk in bulks]
 
 

@@ -22,6 +22,7 @@ __all__ = [
     "cancel",
     "carry_out",
     "find",
+    "latest",
     "operations",
     "refused",
     "resume",
@@ -33,6 +34,8 @@ MAX_REASON_CHARS: Final = 500
 MIN_RATE: Final = 1 / 86400
 _MAX_SKIP_REASON_CHARS: Final = 1000
 _MIN_PREFIX: Final = 4
+#: Number of the latest operations that lists contain in addition to the unfinished ones.
+_MAX_ENDED: Final = 500
 #: Maximum number of flows of an operation whose histories are read, and number of each read.
 _MAX_HISTORIES: Final = 10_000
 _HISTORIES_PER_READ: Final = 500
@@ -118,6 +121,14 @@ def find(backend: base.Backend, text: str) -> Bulk:
     if len(matching) > 1:
         raise exceptions.MultipleChoices(f"{len(matching)} operations begin with {text!r:.80}")
     return matching[0]
+
+
+def latest(connection: base.Connection) -> list[Bulk]:
+    """Return the unfinished operations and the latest other ones, the latest first."""
+    store = connection.bulks
+    bulks = store.latest((RUNNING,), limit=10_000) + store.latest(limit=_MAX_ENDED)
+    by_uuid = {bulk.uuid: bulk for bulk in bulks}
+    return sorted(by_uuid.values(), key=lambda bulk: bulk.created, reverse=True)
 
 
 def all_arguments(backend: base.Backend, bulk: Bulk) -> Mapping[str, Any]:
