@@ -13,6 +13,7 @@ from hypothesis import given
 from tests.contract.stored_flows import few
 from wbengine import exceptions, operations, states
 from wbengine.persistence import backends, base, models
+from wbengine.signals import Signal
 from wbengine.types._outline import Outline, OutlineNode
 
 from . import records
@@ -110,6 +111,35 @@ def test_interrupted_import_can_be_completed(backend: base.Backend) -> None:
     operations.import_flow(backend, document)
     assert written(backend, flow.uuid) == document
     with pytest.raises(exceptions.Duplicate, match=flow.uuid):
+        operations.import_flow(backend, document)
+
+
+@pytest.mark.parametrize("has_run", [False, True])
+def test_import_that_failed_before_the_signals_is_repeated(
+    backend: base.Backend, monkeypatch: pytest.MonkeyPatch, has_run: bool
+) -> None:
+    with memory() as first:
+        flow = a_flow(first)
+        with first.get_connection() as connection:
+            connection.put_signal(flow.uuid, Signal.of("approved", True, 1.5))
+            if has_run:
+                outline = Outline((OutlineNode("f", "flow", None),), ())
+                connection.save_outline(flow.uuid, outline)
+        document = written(first, flow.uuid)
+
+    def fail(*arguments: object) -> None:
+        raise exceptions.StorageFailure("connection lost")
+
+    with backend.get_connection() as connection:
+        with monkeypatch.context() as patch:
+            patch.setattr(type(connection), "put_signal", fail)
+            with pytest.raises(exceptions.StorageFailure):
+                operations.import_flow(backend, document)
+        operations.import_flow(backend, document)
+        (signal,) = connection.signals([flow.uuid])[flow.uuid]
+        assert signal.value is True
+        assert (connection.get_outline(flow.uuid) is not None) == has_run
+    with pytest.raises(exceptions.Duplicate):
         operations.import_flow(backend, document)
 
 

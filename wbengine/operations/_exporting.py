@@ -130,7 +130,7 @@ def export(backend: base.Backend, uuid: str) -> dict[str, Any]:
 def import_flow(backend: base.Backend, document: Mapping[str, Any]) -> models.FlowDetail:
     """Store the flow of an exported document. Create its logbook if necessary.
 
-    An import that was interrupted before it stored the outline may be repeated. The document does
+    An import that was interrupted may be repeated. The document does
     not contain large values (`payloads`). Those that are in the place of the backend are kept while
     the flow is stored; a warning is logged about the others.
 
@@ -166,13 +166,17 @@ def import_document(backend: base.Backend, document: Mapping[str, Any]) -> Impor
             book.add(flow)
             connection.save_logbook(book)
         else:
-            complete = outline is None or connection.get_outline(flow.uuid) is not None
-            if complete or _contents(existing) != _contents(flow):
+            has_outline = outline is None or connection.get_outline(flow.uuid) is not None
+            stored = connection.signals([flow.uuid]).get(flow.uuid, ())
+            has_signals = {each.stored_name for each in signals} <= {
+                each.stored_name for each in stored
+            }
+            if (has_outline and has_signals) or _contents(existing) != _contents(flow):
                 raise exceptions.Duplicate(f"Flow {flow.uuid} already exists")
             large_values = _document_references.keep(backend, document, flow.uuid)
-        if outline is not None:
-            connection.save_outline(flow.uuid, outline)
         save_signals_and_logs(connection, flow, logs, signals)
+        if outline is not None:  # Last: it shows that the import is complete.
+            connection.save_outline(flow.uuid, outline)
     return Imported(flow, large_values)
 
 
