@@ -18,7 +18,7 @@ from wbengine import engines, exceptions, operations, states
 from wbengine.engines import _flow_factories
 from wbengine.engines.base import Engine
 from wbengine.operations import _changing, _resuming
-from wbengine.persistence import _commands, base, models
+from wbengine.persistence import _commands, _history, base, models
 from wbengine.testing import run_submitted
 from wbengine.types._encoding import classes
 
@@ -590,13 +590,19 @@ def test_prune_keeps_a_flow_that_ran_after_it_was_listed(end: str, backend: base
     assert state(backend, retried) == ("SUSPENDED" if end == "is suspended" else "SUCCESS")
 
 
-def test_suspended_flows_are_pruned_without_parked_ones(store: base.Backend) -> None:
+def test_suspended_flows_are_pruned_without_parked_and_blocked_ones(store: base.Backend) -> None:
     parked = engines.submit("tests.operations.flows:approval", backend=store)
     run_submitted(store)
     idle = engines.submit(STEPS, backend=store)
     operations.suspend(store, idle.id)
     run_submitted(store)
+    blocked = engines.submit(STEPS, backend=store)
+    with contextlib.closing(store.get_connection()) as connection:
+        detail = connection.get_flow_details(blocked.id)
+        detail.enter(states.SUSPENDED, time.time(), _history.BLOCKED)
+        connection.save_changes(detail, ())
     assert operations.find(store, parked.id).parked
+    assert operations.find(store, blocked.id).blocked
     pruned = operations.prune(store, before=time.time() + 60.0, states=[states.SUSPENDED])
     assert [row.uuid for row in pruned] == [idle.id]
     assert parked.state == states.WAITING

@@ -24,10 +24,10 @@ _MAX_KEPT_LINES: Final = 20
     help="""Delete flows that ended long ago, with their logs and jobs.
 
     Each flow is deleted in its own transaction and printed. Flows that an engine runs, that have a
-    command that no engine has carried out, or that wait for a signal or a time (WAITING) are never
-    deleted. `wbengine serve --retention` does this by itself. Flows that an undo may need are kept,
-    and printed: flows that can be undone (--undo-until), child flows of stored flows, and originals
-    whose stored fork owns their results.
+    command that no engine has carried out, or that wait for a signal, a time or code (WAITING,
+    BLOCKED) are never deleted. `wbengine serve --retention` does this by itself. Flows that an undo
+    may need are kept, and printed: flows that can be undone (--undo-until), child flows of stored
+    flows, and originals whose stored fork owns their results.
 
     \b
     Example:

@@ -73,9 +73,9 @@ def prune(
     Expired keys of deleted flows (`engines.submit(unique_for=...)`) are deleted, too.
 
     Flows that an engine runs, has run since they were listed, or has to run again (`request`) are
-    skipped, and so are parked ones, which wait for a signal or a time. Kept are also flows that can
-    be undone (`undo_until`), children of stored flows, and originals of stored forks that own their
-    results: a reversion may need them.
+    skipped, and so are parked and blocked ones, which wait for a signal, a time or code. Kept are
+    also flows that can be undone (`undo_until`), children of stored flows, and originals of stored
+    forks that own their results: a reversion may need them.
 
     :param batch: number of flows that are read together.
     :param dry_run: yield the flows without deleting them.
@@ -129,7 +129,7 @@ def _need(undo_until: float | None, now: float, dependents: Collection[str]) -> 
 def _is_old(row: base.FlowRow, before: float) -> bool:
     last_write = row.updated if row.updated is not None else row.created
     is_owned = row.lease is not None and not _owners.is_dead(row.lease)
-    is_free = not is_owned and row.command is None and not row.parked
+    is_free = not is_owned and row.command is None and not (row.parked or row.blocked)
     return is_free and last_write is not None and last_write < before
 
 
