@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
 from starlette.requests import Request
 from starlette.testclient import TestClient
 
 from tests.dashboard import story
 from tests.dashboard.conftest import admitted, client
 from tests.dashboard.forms import send
+from wbengine.dashboard import _audited_actions
 from wbengine.dashboard._audit import MAX_REFUSALS, WINDOW_SECONDS, Audit
 from wbengine.views.redaction import Redactor
 
@@ -109,3 +115,26 @@ def test_number_of_audited_refusals_is_limited(audit: Lines) -> None:
         "login refused, from unknown address",
         "login refused, from unknown address",
     ]
+
+
+def test_action_of_a_request_that_is_cancelled_is_audited(audit: Lines) -> None:
+    """A server that ends cancels requests, but their threads continue."""
+    begun, may_end = threading.Event(), threading.Event()
+    request = Request({"type": "http", "method": "POST", "path": "/", "headers": []})
+    state: Any = SimpleNamespace(audit=Audit(Redactor()))
+
+    def act() -> None:
+        begun.set()
+        may_end.wait(30)
+
+    async def cancel() -> None:
+        action = _audited_actions.perform(state, request, "suspend flow 7", act)
+        task = asyncio.create_task(action)
+        await asyncio.to_thread(begun.wait, 30)
+        task.cancel()
+        may_end.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancel())
+    assert audit() == ["suspend flow 7, from unknown address"]

@@ -65,18 +65,24 @@ async def read_form(request: Request, max_bytes: int = _MAX_FORM_BYTES) -> dict[
 
 
 async def perform(app_state: AppState, request: Request, action: str, act: Callable[[], _T]) -> _T:
-    """Perform an action in a thread, log it, and return its result.
+    """Perform an action in a thread, log it there, and return its result.
+
+    A request that is cancelled, for example because the server ends, waits for the thread.
 
     :raises HTTPException: if it fails for a known reason.
     """
-    try:
-        with _http_errors.as_http_errors():
-            result = await run_in_threadpool(act)
-    except HTTPException as error:
-        app_state.audit.failed(request, action, error.detail)
-        raise
-    except Exception as error:  # The guard logs the details.
-        app_state.audit.failed(request, action, type(error).__name__)
-        raise
-    app_state.audit.done(request, action)
-    return result
+
+    def perform_and_log() -> _T:
+        try:
+            with _http_errors.as_http_errors():
+                result = act()
+        except HTTPException as error:
+            app_state.audit.failed(request, action, error.detail)
+            raise
+        except Exception as error:  # The guard logs the details.
+            app_state.audit.failed(request, action, type(error).__name__)
+            raise
+        app_state.audit.done(request, action)
+        return result
+
+    return await run_in_threadpool(perform_and_log)
