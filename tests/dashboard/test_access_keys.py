@@ -80,7 +80,7 @@ def test_key_has_its_role(
     assert paused.status_code == 200, paused.text
     assert paused.json()["by"] == "dashboard (key:ci, operator, 192.0.2.5)"
     assert "from key:reader, viewer, 192.0.2.5" in audit()[0]
-    assert audit()[1] == "tasks pause, from key:ci, operator, 192.0.2.5"
+    assert audit()[1] == "tasks pause 'shop.charge', from key:ci, operator, 192.0.2.5"
 
 
 def test_unknown_wrong_revoked_and_expired_keys_have_one_answer(

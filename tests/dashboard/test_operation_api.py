@@ -48,7 +48,7 @@ def test_flow_is_submitted_signalled_and_cancelled(server: Server, audit: Any) -
     assert cancelled.status_code == 200 and cancelled.json()["old"] == "PENDING"
     lines = audit()
     assert [line.partition(",")[0] for line in lines] == [
-        "flow submit", f"flow signal '{uuid}'", f"flow cancel '{uuid}'",
+        f"flow submit {SIGNAL_FACTORY!r}", f"flow signal '{uuid}'", f"flow cancel '{uuid}'",
     ]  # fmt: skip
     assert all("olga, operator" in line for line in lines)
 

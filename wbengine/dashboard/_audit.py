@@ -42,11 +42,12 @@ class Audit:
         self._logged = self._suppressed = 0
 
     def done(self, request: Request, action: str) -> None:
-        LOG.info("%s, from %s", action, client_of(request))
+        LOG.info("%s, from %s", self._redactor.text(action), client_of(request))
 
     def failed(self, request: Request, action: str, reason: str) -> None:
         masked_reason = join_lines(self._redactor.text(reason))
-        LOG.warning("%s failed, from %s: %s", action, client_of(request), masked_reason)
+        masked_action = self._redactor.text(action)
+        LOG.warning("%s failed, from %s: %s", masked_action, client_of(request), masked_reason)
 
     def refused(self, request: Request, action: str, reason: str | None = None) -> None:
         """Log a form whose action was refused. The arguments contain no text of the client."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Mapping
 from typing import Any, Final
 
 from starlette.exceptions import HTTPException
@@ -52,8 +53,7 @@ class OperationRoutes:
         _role_checks.check_allowed(self._state, request, action, operation.role, problem)
         arguments = await _arguments(request, operation)
         _role_checks.check_arguments(self._state, request, action, operation, arguments)
-        if operation.target is not None:
-            action = f"{operation.name} {arguments[operation.target]!r:.120}"
+        action = _described(operation, arguments)
         scope = self._state.scope(request)
         act = functools.partial(operation.perform, scope, arguments)
         result = await _audited_actions.perform(self._state, request, action, act)
@@ -62,6 +62,17 @@ class OperationRoutes:
             headers = {"location": _urls.href(request, f"/api/v1/flows/{result['uuid']}")}
         content = {"schema": f"wbengine/{operation.schema}/1", **result}
         return _rendering.SafeJSONResponse(content, 201 if operation.creates else 200, headers)
+
+
+def _described(operation: Operation, arguments: Mapping[str, Any]) -> str:
+    """Return the operation with what it changes, for the audit log.
+
+    Without a target, these are the required texts: the name of a limit, the pattern of tasks.
+    """
+    target, required = operation.target, sorted(operation.required)
+    names = required if target is None else [target]
+    values = [arguments[name] for name in names if isinstance(arguments.get(name), str)]
+    return " ".join([operation.name, *(f"{value!r:.120}" for value in values)])
 
 
 def path_of(operation: Operation) -> str:
