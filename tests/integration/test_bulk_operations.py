@@ -236,6 +236,18 @@ def test_service_waits_while_another_process_carries_its_operation_out(
     assert _bulk.find(store, bulk.uuid).owner == "other"
 
 
+def test_operation_of_a_later_release_is_left_to_its_processes(store: base.Backend) -> None:
+    uuids = store_flows(store, 2)
+    bulk = _bulk.start(store, "flow retry", flows_of(uuids), {})
+    execute(store, "UPDATE wbe_bulks SET arguments = '{\"later\": true}'")
+    _bulks.BulkService(store, "a").run_due()
+    with pytest.raises(exceptions.StorageFailure, match="'flow retry' with arguments: later"):
+        run(store, bulk)
+    assert _bulk.find(store, bulk.uuid).settled == 0
+    execute(store, "UPDATE wbe_bulks SET arguments = '{}'")
+    assert run(store, bulk).done == 2
+
+
 def test_failed_operation_does_not_stop_the_others(store: base.Backend) -> None:
     uuids = store_flows(store, 2, state=None)
     bad, good = start_signals(store, uuids), start_signals(store, uuids)

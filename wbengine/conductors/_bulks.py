@@ -58,7 +58,7 @@ class BulkService:
         mine = {
             bulk.uuid: bulk
             for bulk in reversed(running)
-            if bulk.owner in (None, self._owner) and bulk.operation in _bulk.operations()
+            if bulk.owner in (None, self._owner) and _bulk.is_known(bulk)
         }
         # Another process may have taken an operation over, whose next batch is not due here.
         self._runs = {uuid: run for uuid, run in self._runs.items() if uuid in mine}

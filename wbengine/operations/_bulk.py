@@ -22,6 +22,7 @@ __all__ = [
     "cancel",
     "carry_out",
     "find",
+    "is_known",
     "latest",
     "operations",
     "refused",
@@ -47,6 +48,12 @@ def operations() -> Mapping[str, _operation.Operation]:
     """Return the operations that can be applied to many flows, by name."""
     table = _operation.table()
     return {name: each for name, each in table.items() if each.many is not None}
+
+
+def is_known(bulk: Bulk) -> bool:
+    """Return whether this release has the operation and its parameters, or a later one."""
+    operation = operations().get(bulk.operation)
+    return operation is not None and bulk.arguments.keys() <= operation.parameters.keys()
 
 
 def start(
@@ -294,9 +301,12 @@ def change(backend: base.Backend, bulk: Bulk, flows: Iterable[BulkFlow]) -> dict
 
     :raises StorageFailure: if the store fails, or this release has no such operation.
     """
-    operation = operations().get(bulk.operation)
-    if operation is None:
-        raise exceptions.StorageFailure(f"This release has no operation {bulk.operation!r:.80}")
+    if not is_known(bulk):
+        names = ", ".join(sorted(bulk.arguments))
+        raise exceptions.StorageFailure(
+            f"This release has no operation {bulk.operation!r:.80} with arguments: {names:.80}"
+        )
+    operation = operations()[bulk.operation]
     scope = _operation.Scope(backend, bulk.by)
     skipped = {}
     for flow in flows:
