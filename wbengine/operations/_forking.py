@@ -202,11 +202,12 @@ def _calling_code(uuid: str, *kinds: type[Exception]) -> Iterator[None]:
     :param kinds: classes of such errors. Errors of wbengine are not converted.
     :raises InvalidState: if the code raises an error, or ends the process.
     """
+    caught: tuple[type[BaseException], ...] = (*kinds, SystemExit)
     try:
         yield
     except (exceptions.WbengineException, ValueError):
         raise
-    except (*kinds, SystemExit) as error:
+    except caught as error:
         raise exceptions.InvalidState(
             f"Flow {uuid} cannot be rebuilt: {type(error).__name__}: {error}"
         ) from error
