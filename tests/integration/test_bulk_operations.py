@@ -213,6 +213,21 @@ def test_rate_limits_the_flows_per_second(store: base.Backend) -> None:
     assert signals(store, uuids) == [1] * 12
 
 
+def test_batches_are_small_if_changes_wait_for_other_servers(
+    store: base.Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = []
+
+    def change_slowly(backend: base.Backend, bulk: Bulk, flows: Any) -> dict[str, str]:
+        sizes.append(len(flows))
+        time.sleep(0.05 * len(flows))
+        return {}
+
+    monkeypatch.setattr(_bulk, "change", change_slowly)
+    run(store, start_signals(store, store_flows(store, 18, state=None)))
+    assert sizes[0] == _bulk.BulkRun.FIRST_BATCH and max(sizes[1:]) <= 2
+
+
 def test_service_advances_several_operations_in_turn(store: base.Backend) -> None:
     uuids = store_flows(store, 40, state=None)
     slow, fast = start_signals(store, uuids, rate=0.01), start_signals(store, uuids)

@@ -199,7 +199,7 @@ class BulkRun:
 
     #: Time after which another process continues the work of one that died.
     CLAIM_SECONDS: Final = 10.0
-    #: Processor time of a transaction: other writers of a SQLite file wait for its end.
+    #: Time of the changes of a transaction: other writers of a SQLite file wait for its end.
     TRANSACTION_SECONDS: Final = 0.1
     #: Pause between two transactions, as a part of their length.
     PAUSE: Final = 0.2
@@ -212,6 +212,8 @@ class BulkRun:
         self._backend = backend
         self._owner = owner
         self._batch = self.FIRST_BATCH
+        #: Time of the latest changes, without that of waiting for the transaction to begin.
+        self._worked = 0.0
         #: The operation after the latest batch.
         self.bulk = bulk
         #: Number of flows that this object has done, and skipped.
@@ -228,7 +230,7 @@ class BulkRun:
         if rate is not None:
             batch = max(1, min(batch, int(rate / self._LIMITED_BATCHES_PER_SECOND)))
         length = 0.0 if rate is None else batch / rate
-        began, began_thread = time.monotonic(), time.thread_time()
+        began = time.monotonic()
         try:
             bulk = self._carry_out(change, batch, length)
         except exceptions.RecordTooLarge as error:
@@ -244,8 +246,7 @@ class BulkRun:
             self.refresh()
             return False
         self.bulk = bulk
-        worked = max(1e-4, time.thread_time() - began_thread)
-        fitting = int(batch * self.TRANSACTION_SECONDS / worked)
+        fitting = int(batch * self.TRANSACTION_SECONDS / max(1e-4, self._worked))
         self._batch = max(1, min(fitting, 2 * batch, self.MAX_FLOWS_PER_TRANSACTION))
         seconds = time.monotonic() - began
         self.due = began + max(length, seconds * (1 + self.PAUSE))
@@ -256,8 +257,11 @@ class BulkRun:
 
         def noted(store: base.Backend, bulk: Bulk, flows: Sequence[BulkFlow]) -> Mapping[str, str]:
             nonlocal before
-            before = bulk
-            return work(store, bulk, flows)
+            before, began = bulk, time.monotonic()
+            try:
+                return work(store, bulk, flows)
+            finally:
+                self._worked = time.monotonic() - began
 
         with contextlib.closing(self._backend.get_connection()) as connection:
             after = connection.bulks.advance(
