@@ -96,6 +96,18 @@ def test_errors_of_factories_and_inputs_are_those_of_the_client(server: Server) 
 
 
 @pytest.mark.parametrize(
+    ("path", "name"),
+    [("jobs/pause", "reason"), ("limits/unset", "name"), ("tasks/resume", "pattern")],
+)
+def test_text_that_is_no_unicode_is_invalid(server: Server, path: str, name: str) -> None:
+    others = {"name": "reports"} if name == "reason" else {}
+    content = json.dumps({**others, name: "\ud800"})
+    headers = {**bearer(TOKENS["olga"]), "content-type": "application/json"}
+    answer = server.browser.post(f"/api/v1/{path}", content=content, headers=headers)
+    refused(answer, 400, f"{name} must be valid Unicode")
+
+
+@pytest.mark.parametrize(
     ("body", "message"),
     [
         ({"factry": FACTORY}, "flow submit has no parameter 'factry' (did you mean 'factory'?)"),

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, cast
 
 from wbengine import exceptions
 from wbengine._introspection import object_names
+from wbengine._text import json_text
 from wbengine.operations import _names
 from wbengine.persistence import base
 
@@ -405,6 +406,8 @@ class Operation:
                 raise ValueError(f"{self.name} requires parameter {name!r}")
         for name, value in arguments.items():
             self.parameters[name].check(name, value)
+            if isinstance(value, str) and not json_text.is_text(value):
+                raise ValueError(f"{name} must be valid Unicode, got {value!r:.80}")
         if self.choice is not None:
             self.choice.check(self.name, arguments)
 
