@@ -348,6 +348,25 @@ def test_empty_broker_has_no_queues(place: dict[str, Any], looking: fleets.Fleet
         _message_queues.list_queues(looking, ["q"], wait=0.1)
 
 
+def test_few_reads_find_the_rows_of_a_rare_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = transports.resolve("amqp://localhost")
+    with _ledgers.open_ledger(f"dir://{tmp_path}/ledger", target) as ledger:
+        assert ledger is not None
+        ledger.open_many([(f"row{number:04}", 1) for number in range(2500)])
+        claimed = [f"row{number:04}" for number in range(0, 2500, 50)]
+        for id in claimed:
+            assert ledger.claim(id, 1, "worker").granted
+        reads, read = [], ledger.list_rows
+        monkeypatch.setattr(ledger, "list_rows", lambda *words: reads.append(words) or read(*words))
+        page = _ledgers.rows(ledger, 30, state="claimed")
+        assert [row.id for row in page.rows] == claimed[:30] and page.after is not None
+        page = _ledgers.rows(ledger, 30, page.after, "claimed")
+        assert [row.id for row in page.rows] == claimed[30:] and page.after is None
+        assert len(reads) <= 6
+
+
 def test_ledger_rows_are_listed_by_state_in_pages(tmp_path: Path) -> None:
     target = transports.resolve("amqp://localhost")
     with _ledgers.open_ledger(None, target) as none:

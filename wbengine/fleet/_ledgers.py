@@ -68,28 +68,38 @@ def rows(
     limit: int = 100,
     after: str | None = None,
     state: str | None = None,
-    is_chosen: Callable[[RowView], bool] = lambda row: True,
+    is_chosen: Callable[[RowView], bool] | None = None,
 ) -> RowPage:
     """Return a page of rows, optionally only rows in one state.
 
-    :param is_chosen: whether a row is in the page.
-
+    :param is_chosen: whether a row is in the page; None: all are.
     :raises ValueError: if the state is unknown or `limit` is invalid.
     :raises LedgerFailure: if the ledger cannot be read.
     """
     if state is not None and state not in STATES:
         hint = object_names.hint(state, STATES)
         raise ValueError(f"state must be one of {', '.join(STATES)}, got {state!r}{hint}")
-    matching_rows: list[RowView] = []
-    rows_read = 0
+    found: list[RowView] = []
+    rows_read, limit = 0, _ledger.check_limit(limit)
     while True:
-        page = ledger.list_rows(_ledger.check_limit(limit) - len(matching_rows), after)
-        views = [
-            RowView(row.id, row.epoch, row.state, row.holder, row.age)
-            for row in page.rows
-            if state is None or row.state == state
-        ]
-        matching_rows += filter(is_chosen, views)
+        size, missing = limit, limit - len(found)
+        if state is not None or is_chosen is not None:
+            size = _ledger.MAX_LISTED_ROWS  # Few rows may match.
+        while True:
+            page = ledger.list_rows(size, after)
+            views = (
+                RowView(row.id, row.epoch, row.state, row.holder, row.age) for row in page.rows
+            )
+            matching = [
+                (number, view)
+                for number, view in enumerate(views, 1)
+                if state in (None, view.state) and (is_chosen is None or is_chosen(view))
+            ]
+            if len(matching) <= missing:
+                break
+            # The next page must start after the last row of this one. Rows may change meanwhile.
+            size = matching[missing - 1][0]
+        found += [view for _, view in matching]
         rows_read, after = rows_read + len(page.rows), page.after
-        if after is None or len(matching_rows) >= limit or rows_read >= _MAX_ROWS_READ:
-            return RowPage(tuple(matching_rows), after)
+        if after is None or len(found) >= limit or rows_read >= _MAX_ROWS_READ:
+            return RowPage(tuple(found), after)
