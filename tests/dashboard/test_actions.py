@@ -18,7 +18,9 @@ from tests.dashboard.held import GO, Running
 from tests.operations import flows
 from tests.support import requested
 from tests.support.workers import until
+from wbengine import engines
 from wbengine.persistence import base
+from wbengine.testing import run_submitted
 
 Fields = dict[str, str]
 
@@ -75,6 +77,27 @@ def test_flow_is_cancelled_by_its_form(running: Running, acting: tuple[TestClien
     until(lambda: running.state() == "REVERTED")
     assert seen() == {"CANCELLED"}
     assert "<strong>Cancelled:</strong> by " in browser.get(running.path).text
+
+
+@pytest.mark.parametrize("verb", ["suspend", "cancel"])
+@pytest.mark.parametrize("state", ["PENDING", "WAITING"])
+def test_submitted_flow_without_engine_is_suspended_and_cancelled(
+    store: base.Backend, state: str, verb: str
+) -> None:
+    handle = engines.submit("tests.operations.flows:approval", backend=store)
+    if state == "WAITING":
+        run_submitted(store)
+    path = f"/flows/{handle.id}"
+    with client(store, allow_actions=True) as browser:
+        page = admitted(browser).get(path).text
+        assert f"state-{state}" in page
+        assert ">Suspend</button>" in page and ">Cancel</button>" in page
+        answer = send(browser, f"{path}/{verb}", {"form_token": token_in(page)})
+        assert answer.status_code == 303
+        page = browser.get(path).text
+        assert f">{verb.capitalize()}</button>" not in page
+    run_submitted(store)
+    assert handle.state == ("SUSPENDED" if verb == "suspend" else "REVERTED")
 
 
 def test_owner_is_shown_in_short_form(running: Running) -> None:

@@ -24,6 +24,8 @@ _SPECIAL: Final = frozenset({"signal"})
 
 _WITH_FAILURES: Final = frozenset({states.FAILURE, states.SUSPENDED, states.REVERTED})
 _ENDED: Final = frozenset({states.SUCCESS, states.FAILURE, states.REVERTED})
+#: Displayed states of flows that stay suspended.
+_SUSPENDED: Final = frozenset({states.SUSPENDED, states.SUSPENDING, states.BLOCKED})
 
 
 @functools.cache
@@ -51,6 +53,10 @@ def of_flow(view: flows.FlowView, can_run: bool) -> list[Operation]:
         names.append("retry")
     if view.state not in (states.REVERTED, states.PENDING):
         names.append("revert")
+    if view.is_submitted and view.state not in _ENDED:
+        # Its next engine carries these commands out.
+        names += [] if view.shown_state in _SUSPENDED else ["suspend"]
+        names += [] if view.shown_state == states.CANCELLING else ["cancel"]
     return [actions()[name] for name in names if name != view.command]
 
 
