@@ -170,7 +170,7 @@ def test_late_failure_is_shown_on_the_page_and_audited(
 
 
 @pytest.mark.slow
-def test_history_contains_who_retried_or_reverted_the_flow_of_a_program(shop: Shop) -> None:
+def test_history_contains_user_of_page_that_retried_and_reverted_flow(shop: Shop) -> None:
     (shop.folder / "mended").touch()
     with shop.browser(patience=0.0) as browser:
         for verb, state in (("retry", "state-SUCCESS"), ("revert", "state-REVERTED")):
