@@ -9,6 +9,7 @@ from wbengine import exceptions, states
 from wbengine.engines import _allowed, _flow_errors, _loading
 from wbengine.persistence import base, models
 from wbengine.storage import Storage
+from wbengine.types import codec
 
 __all__ = ["FlowError", "FlowResult", "read"]
 
@@ -43,15 +44,17 @@ def read(connection: base.Connection, uuid: str) -> FlowResult:
     :raises NotTrusted: if its factory is not among the allowed flows of this process.
     """
     is_requested = bool(connection.commands([uuid]))
-    detail = connection.get_flow_details(uuid)
-    state = detail.state or states.PENDING
+    state = connection.get_flow_details(uuid, lazy=True).state or states.PENDING
     if state not in states.FLOW_ENDED or is_requested:
         return FlowResult(state, False)
     if state != states.SUCCESS:
+        with codec.unknown_classes_as_text():
+            detail = connection.get_flow_details(uuid)
         try:
             _flow_errors.raise_recorded(Storage(detail))
         except Exception as error:
             return FlowResult(state, True, error=_error_of(error))
+    detail = _loading.read_flow_detail(connection, uuid, _allowed.of_process())
     return FlowResult(state, True, _values(connection, detail))
 
 

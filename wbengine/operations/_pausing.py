@@ -84,7 +84,8 @@ def paused_tasks(backend: base.Backend) -> list[TaskPause]:
 def unmatched_warning(backend: base.Backend, pattern: str) -> str | None:
     """Return a warning if a pattern matches no task type of unfinished and recent flows.
 
-    The result is None if no task types are stored. This reads at most 200 flows.
+    The result is None if no task types are stored. This reads at most 200 flows, without those
+    that cannot be read: the pause is stored.
     """
     pause, known, uuids = TaskPause(pattern), dict[str, None](), set[str]()
     with contextlib.closing(backend.get_connection()) as connection:
@@ -105,17 +106,18 @@ def unmatched_warning(backend: base.Backend, pattern: str) -> str | None:
 
 def _types_of(connection: base.Connection, uuid: str) -> list[str]:
     """Return the types of the tasks of a flow; for a workflow, also those of its stored steps."""
-    outline = connection.get_outline(uuid)
-    if outline is None:
-        return []
-    types = [
-        node.task for node in outline.nodes if node.task is not None and node.kind != outlines.RETRY
-    ]
-    if outline.accepts_any_signal:
-        with (
-            contextlib.suppress(exceptions.NotFound, exceptions.CorruptRecord),
-            codec.unknown_classes_as_text(),
-        ):
+    types: list[str] = []
+    unreadable = (exceptions.NotFound, exceptions.CorruptRecord)
+    with contextlib.suppress(*unreadable), codec.unknown_classes_as_text():
+        outline = connection.get_outline(uuid)
+        if outline is None:
+            return []
+        types += [
+            node.task
+            for node in outline.nodes
+            if node.task is not None and node.kind != outlines.RETRY
+        ]
+        if outline.accepts_any_signal:
             notes = [
                 record.meta_value(models.STEP)
                 for record in connection.get_flow_details(uuid)

@@ -10,13 +10,30 @@ from wbengine._introspection import object_names
 from wbengine.persistence import base, models
 from wbengine.signals import Signal
 from wbengine.types import codec
+from wbengine.types._outline import ANY_SIGNAL
 
-__all__ = ["numbers_after_discarded", "send"]
+__all__ = ["awaited", "numbers_after_discarded", "send"]
 
 #: Maximum number of times that a sender of a signal reads the stored signals, and of numbers that
 #: it tries after each read. Only concurrent senders of the same name can take these numbers.
 _MAX_SIGNAL_READS: Final = 100
 _PUTS_PER_SIGNAL_READ: Final = 10
+
+
+def awaited(connection: base.Connection, flow_uuid: str) -> list[str]:
+    """Return the awaited signals. See `Connection.awaited_signals`."""
+    with codec.unknown_classes_as_text():  # Only waits and states are used.
+        records = {record.name: record for record in connection.get_flow_details(flow_uuid)}
+    outline = connection.get_outline(flow_uuid)
+    names: dict[str, None] = {}
+    for node in () if outline is None else outline.nodes:
+        record = records.get(node.name)
+        is_complete = record is not None and record.state == states.SUCCESS
+        if node.signal not in (None, ANY_SIGNAL) and not is_complete:
+            names[str(node.signal)] = None
+    waits = (record.waits_for for record in records.values())
+    names.update((wait.signal, None) for wait in waits if wait is not None and wait.signal)
+    return list(names)
 
 
 def send(

@@ -21,8 +21,8 @@ from wbengine.persistence._commands import FlowCommand
 from wbengine.persistence._listing import EndedFlow, FlowRow, Page, Removable
 from wbengine.persistence._pauses import QueuePause, TaskPause
 from wbengine.signals import Signal
-from wbengine.types import _tags, codec
-from wbengine.types._outline import ANY_SIGNAL, Outline, OutlineNode
+from wbengine.types import _tags
+from wbengine.types._outline import Outline, OutlineNode
 
 if TYPE_CHECKING:
     from wbengine._payloads.payloads import Payloads
@@ -614,18 +614,10 @@ class Connection(abc.ABC):
 
         :raises NotFound: if the flow does not exist.
         """
-        with codec.unknown_classes_as_text():  # Only waits and states are used.
-            records = {record.name: record for record in self.get_flow_details(flow_uuid)}
-        outline = self.get_outline(flow_uuid)
-        names: dict[str, None] = {}
-        for node in () if outline is None else outline.nodes:
-            record = records.get(node.name)
-            is_complete = record is not None and record.state == states.SUCCESS
-            if node.signal not in (None, ANY_SIGNAL) and not is_complete:
-                names[str(node.signal)] = None
-        waits = (record.waits_for for record in records.values())
-        names.update((wait.signal, None) for wait in waits if wait is not None and wait.signal)
-        return list(names)
+        # Loaded here, because most processes send no signals.
+        awaited = object_names.load("wbengine.persistence._sent_signals:awaited")
+        names: list[str] = awaited(self, flow_uuid)
+        return names
 
     def send_signal(
         self,
