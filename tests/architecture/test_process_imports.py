@@ -157,8 +157,8 @@ def test_forbidden_import_is_found() -> None:
 
 # Lines of code.
 
-MAX_LINES_OF_FLOW_SHOW = 17_000
-MAX_LINES_OF_FLOW_RUN = 29_900
+MAX_LINES_OF_FLOW_SHOW = 17_100
+MAX_LINES_OF_FLOW_RUN = 29_950
 
 FLOW = """
 from wbengine import task

@@ -443,7 +443,7 @@ def test_arun_cancelled_before_the_run_starts_suspends_the_flow(method: str) -> 
     assert engine.storage.fetch("double") == 2
 
 
-def test_arun_cancelled_while_an_earlier_request_suspends_it_suspends_the_flow() -> None:
+def test_arun_that_is_cancelled_while_suspending_suspends_the_flow() -> None:
     engine = Held(tasks.Double("d"), models.FlowDetail("f"))
     engine.storage.inject({"x": 1})
     engine.hold_at("listener")

@@ -510,7 +510,7 @@ def test_leave_of_the_last_consumer_deletes_all_keys_of_queues(server: Server) -
 
 
 @pytest.mark.parametrize("undelivered", ["1", "1:1", "2", "1:2"])
-def test_leave_undoes_claims_of_undelivered_messages_that_others_have_requeued(
+def test_leave_undoes_claims_of_messages_that_others_requeued(
     server: Server, undelivered: str
 ) -> None:
     server.open()
@@ -612,7 +612,7 @@ def test_arrive_detects_an_incarnation_with_less_data(server: Server) -> None:
     assert server(scripts.arrive("earlier", 1)).intact_since == server.life
 
 
-def test_arrive_numbers_incarnations_uniquely_although_the_last_is_forgotten(
+def test_arrive_never_repeats_the_number_of_an_incarnation(
     server: Server,
 ) -> None:
     lives = {server.life}

@@ -33,9 +33,6 @@ REVERT: Final = "revert"
 RERUN_COMMANDS: Final = (RESUME, RETRY, REVERT)
 COMMANDS: Final = (SUSPEND, CANCEL, *RERUN_COMMANDS)
 
-#: Fields that commands of release 0.1 do not have.
-_MISSING_IN_RELEASE_0_1: Final = ("edits", "partial")
-
 _PARTICIPLES: Final = {
     SUSPEND: "suspended", CANCEL: "cancelled", RESUME: "resumed", RETRY: "retried",
     REVERT: "reverted",
@@ -133,13 +130,8 @@ class FlowCommand(NamedTuple):
         :raises InvalidFormat: if the data is not a valid command.
         """
         try:
-            command = cls(
-                **{
-                    name: data[name]
-                    for name in cls._fields
-                    if name in data or name not in _MISSING_IN_RELEASE_0_1
-                }
-            )
+            # Release 0.1 stores neither `edits` nor `partial`.
+            command = cls(**{name: data[name] for name in cls._fields if name in data})
             command.check()
         except (LookupError, TypeError, ValueError) as error:
             raise exceptions.InvalidFormat(f"invalid command: {error}") from error
