@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.contract.stored_flows import few, make
 from tests.seams import stores
 from tests.support.amounts import amount
-from wbengine import states
+from wbengine import exceptions, states
 from wbengine.persistence import base, models
 from wbengine.persistence._step_notes import StepNote
 
@@ -53,6 +53,16 @@ def joined(listed: Iterable[list[str]]) -> list[str]:
 
 def test_empty_store_lists_no_flows(connection: Connection) -> None:
     assert connection.list_flows() == base.Page([], None)
+
+
+def test_row_of_a_flow_is_not_that_of_a_longer_uuid(connection: Connection) -> None:
+    """Programs may choose uuids. More flows than a page contains begin with that of the last."""
+    flows = [models.FlowDetail(f"f{n}", f"order-1{n or ''}") for n in range(60)]
+    shelve(connection, *flows[1:], flows[0])
+    assert connection.get_row("order-1").name == "f0"
+    assert connection.get_row("order-159").name == "f59"
+    with pytest.raises(exceptions.NotFound, match="Unknown flow 'order-'"):
+        connection.get_row("order-")
 
 
 @places.dialects

@@ -72,6 +72,7 @@ OF_A_FLOW: dict[str, Call] = {
     "get_logs": lambda part, all, uuid: part.get_logs(uuid),
     "get_outline": lambda part, all, uuid: part.get_outline(uuid),
     "get_lease": lambda part, all, uuid: part.get_lease(uuid),
+    "get_row": lambda part, all, uuid: part.get_row(uuid),
     "queue_pause": lambda part, all, uuid: part.queue_pause(uuid),
     "get_atoms_for_flow": lambda part, all, uuid: list(part.get_atoms_for_flow(uuid)),
     "get_atom_details": lambda part, all, uuid: part.get_atom_details(atom_of(all, uuid)),

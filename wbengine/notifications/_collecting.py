@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections import Counter
 from collections.abc import Iterator
@@ -243,9 +244,9 @@ class Collector:
             return event
         reason, worker = event.reason, None
         if self._shows_errors:
-            found = connection.list_flows(uuid=event.flow, limit=1).flows
-            for row in found:
-                if row.uuid == event.flow and row.state == event.state and row.error is not None:
+            with contextlib.suppress(exceptions.NotFound):
+                row = connection.get_row(event.flow)
+                if row.state == event.state and row.error is not None:
                     redactor = redaction.redactor_for(connection, row, redaction.Redactor())
                     reason = redaction.error_line(row, redactor)
         if event.kind == _event.WORKER_LOST:

@@ -174,9 +174,7 @@ def select_by_id(connection: base.Connection, uuids: Sequence[str]) -> list[_lis
     """
     rows = {}
     for uuid in uuids:
-        found = connection.list_flows(uuid=uuid, limit=1).flows if json_text.is_text(uuid) else []
-        row = next(iter(found), None)
-        if row is None or row.uuid != uuid:
+        if not json_text.is_text(uuid):
             raise exceptions.NotFound(f"Unknown flow {uuid!r:.80}")
-        rows[uuid] = row
+        rows[uuid] = connection.get_row(uuid)
     return list(rows.values())

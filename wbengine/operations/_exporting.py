@@ -112,7 +112,7 @@ def export(backend: base.Backend, uuid: str) -> dict[str, Any]:
     with contextlib.closing(backend.get_connection()) as connection, codec.copying():
         flow = connection.get_flow_details(uuid)
         outline = connection.get_outline(uuid)
-        (row,) = connection.list_flows(uuid=uuid, limit=1).flows
+        row = connection.get_row(uuid)
         book = _trees.tree_of(connection.get_logbook(row.book_uuid, lazy=True))
         logs = connection.get_logs(uuid)
         signals = connection.signals([uuid]).get(uuid, ())

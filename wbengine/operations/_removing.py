@@ -38,9 +38,7 @@ def delete(
     """
     waiting: list[str] = []
     with contextlib.closing(backend.get_connection()) as connection:
-        row = next(iter(connection.list_flows(uuid=uuid, limit=1).flows), None)
-        if row is None or row.uuid != uuid:
-            raise exceptions.NotFound(f"Unknown flow {uuid!r}")
+        row = connection.get_row(uuid)
         if row.has_forks or row.is_fork:
             with codec.unknown_classes_as_text():
                 detail = connection.get_flow_details(uuid, lazy=True)

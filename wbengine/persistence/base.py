@@ -327,6 +327,20 @@ class Connection(abc.ABC):
         A flow's mark changes whenever `get_changes` has new changes.
         """
 
+    def get_row(self, flow_uuid: str) -> FlowRow:
+        """Return the row of a flow, as `list_flows` does.
+
+        :raises NotFound: if the flow is not stored.
+        """
+        page = Page((), None)
+        while True:  # The uuids of other flows may begin with this one.
+            page = self.list_flows(uuid=flow_uuid, newest_first=False, after=page.after)
+            for row in page.flows:
+                if row.uuid == flow_uuid:
+                    return row
+            if page.after is None:
+                raise exceptions.NotFound(f"Unknown flow {flow_uuid!r:.80}")
+
     def list_flows(
         self,
         *,

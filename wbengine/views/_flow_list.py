@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from wbengine import exceptions
 from wbengine import states as st
 from wbengine.persistence import _listing, _owners, base
 from wbengine.persistence._listing import FlowRow
@@ -300,7 +299,7 @@ def size(connection: base.Connection, uuid: str) -> int:
 
     :raises NotFound: if the flow does not exist.
     """
-    row = _row(connection, uuid)
+    row = connection.get_row(uuid)
     return sum(row.counts.values()) + sum(row.step_counts.values())
 
 
@@ -314,17 +313,11 @@ def summary(
     :raises NotFound: if the flow does not exist.
     """
     redactor = redactor or Redactor()
-    row = _row(connection, uuid)
+    row = connection.get_row(uuid)
     flow_redactor = redaction.redactor_for(connection, row, redactor)
     parts, part_count = _parts(connection.get_outline(uuid), flow_redactor)
     pauses = _pauses_of(connection, [row])
     return FlowSummary(row_of(row, flow_redactor, pauses), parts, part_count)
-
-
-def _row(connection: base.Connection, uuid: str) -> FlowRow:
-    for row in connection.list_flows(uuid=uuid, limit=1).flows:
-        return row
-    raise exceptions.NotFound(f"unknown flow {uuid}")
 
 
 def _parts(outline: outlines.Outline | None, redactor: Redactor) -> tuple[tuple[Part, ...], int]:

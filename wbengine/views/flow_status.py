@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 from collections import Counter
@@ -10,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from wbengine import states
+from wbengine import exceptions, states
 from wbengine._text import timestamps
 from wbengine.persistence import (
     _changes,
@@ -851,7 +852,8 @@ class FlowRecords:
             self._outline = self._connection.get_outline(self.uuid)
             self._outline_epoch = detail.epoch
         if self._book is None:
-            for row in self._connection.list_flows(uuid=self.uuid, limit=1).flows:
+            with contextlib.suppress(exceptions.NotFound):
+                row = self._connection.get_row(self.uuid)
                 self._book = row.book_uuid, row.book_name
         # In this order: the conductor that deletes a command has the lease.
         wish = self._connection.commands([self.uuid]).get(self.uuid)
