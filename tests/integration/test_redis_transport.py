@@ -20,6 +20,7 @@ from tests.support.redis_ends import SOON, End
 from tests.support.workers import until
 from wbengine import exceptions
 from wbengine.transports import resolve
+from wbengine.transports._broker import MAX_BATCH_BYTES
 from wbengine.transports._redis import redis_link
 from wbengine.transports._redis.redis_link import LOST, Link, Place
 
@@ -121,15 +122,18 @@ def test_consumer_that_takes_one_of_two_messages_wakes_the_next(ends):
     assert len(two.take_many(group)) == 1
 
 
-def test_drain_without_wait_delivers_more_than_one_batch(ends):
+@pytest.mark.parametrize(("count", "size"), [(150, 1), (6, MAX_BATCH_BYTES // 3)])
+def test_drain_without_wait_delivers_more_than_one_batch(ends, count, size):
     taker, sender = ends().queue("q", "k"), ends()
-    frames = [sender.channel.frame(number, "ex", "k") for number in range(150)]
-    assert all(sender.store.publish_many(frames))
+    bodies = [f"{number:{size}}" for number in range(count)]
+    assert all(
+        sender.store.publish_many([sender.channel.frame(body, "ex", "k") for body in bodies])
+    )
     taker.consume("q", prefetch=1000)
     with contextlib.suppress(TimeoutError):
         while True:
             taker.store.drain(0)
-    assert taker.got == list(range(150))
+    assert taker.got == bodies
 
 
 @pytest.mark.usefixtures("patient")

@@ -332,9 +332,12 @@ class RedisBroker(Broker):
                 raise
             self._end_take(take)
             if entries is not None:
-                # A caller that cannot wait receives the rest, too.
-                self._must_poll = len(entries) >= _MAX_MESSAGES_PER_BATCH
-                return [(entry.group, self._taken(take, entry)) for entry in entries]
+                taken = [(entry.group, self._taken(take, entry)) for entry in entries]
+                # A batch may be full, also of bytes. A caller that cannot wait receives the rest.
+                is_large = any(delivery.body_location for _, delivery in taken)
+                if is_large or len(taken) >= _MAX_MESSAGES_PER_BATCH:
+                    self._must_poll = True
+                return taken
             self._redeclare_after_loss()
 
     def _begin_take(
