@@ -544,6 +544,19 @@ def test_leave_removes_silent_consumers_only_after_they_had_time_to_report(serve
     assert (server.size("q"), server.size("mine")) == (1, 0)
 
 
+def test_leave_after_a_downtime_within_dead_after_keeps_silent_consumers(server: Server) -> None:
+    server.publish(b"1")
+    server.take()
+    seconds, _ = server.client.time()
+    silent_since = seconds * 1000 - 20_000
+    server.client.zadd(server.key("c"), {"c": silent_since})
+    server.client.hset(server.key("m"), mapping={"t": silent_since, "since": 5})
+    assert server(scripts.join("other", "data"))
+    server(scripts.sweep_dead_consumers(60, "other", (), ()))
+    assert not server(scripts.leave("other", ()))
+    assert (server.numbers(), server.size("q")) == (["1"], 0)
+
+
 # -- finishing
 
 

@@ -22,9 +22,9 @@ for _, queue in ipairs(owned) do
   prolong_queue(queue)
 end
 for _, queue in ipairs(consumed) do prolong_queue(queue) end
--- After a gap longer than `dead_ms` the server may have been down: consumers get time to report.
+-- After a long gap the server may have been down: consumers get time to report.
 local last_time = tonumber(call('HGET', meta_key, 't') or 0)
-if time - last_time > dead_ms then call('HSET', meta_key, 'since', time) end
+if time - last_time > math.min(dead_ms, GONE_MS) then call('HSET', meta_key, 'since', time) end
 call('HSET', meta_key, 't', time)
 local observed_ms = time - call('HGET', meta_key, 'since')
 local dead_consumers = {}
