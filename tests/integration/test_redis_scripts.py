@@ -636,12 +636,16 @@ def test_arrive_never_repeats_the_number_of_an_incarnation(
     assert len(lives) == 3
 
 
+@pytest.mark.parametrize("is_evicted", [False, True])
 @pytest.mark.parametrize("step", ["arrive", "reconcile", "register"])
 def test_first_step_of_a_known_user_detects_that_the_server_was_wiped(
-    server: Server, step: str
+    server: Server, step: str, is_evicted: bool
 ) -> None:
     run_id = server(scripts.arrive("", 0)).run_id
-    server.client.flushdb()
+    if is_evicted:
+        server.client.delete(server.key("server"))
+    else:
+        server.client.flushdb()
     if step == "arrive":
         server(scripts.arrive(run_id, 1))
     elif step == "reconcile":

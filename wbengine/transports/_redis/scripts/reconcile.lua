@@ -8,7 +8,7 @@
 
 first_write()
 local number, last_row = read_session(user)
-if not number and session ~= '0' then check_loss() end
+if session ~= '0' then check_loss() end
 if not number or tonumber(number) < tonumber(session) then
   begin_session(user, session, last_row or (session == '0' and '0' or '*'))
   call('PEXPIRE', prefix .. 'users', LEDGER_MS)
