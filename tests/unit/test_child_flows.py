@@ -15,7 +15,8 @@ from tests.support.waiting import until
 from wbengine import engines, exceptions, operations, states, task, testing
 from wbengine import steps as of_workflow
 from wbengine._concurrency import clocks
-from wbengine.engines import _child_memory, _children
+from wbengine._runtime.gates import signals_and_sleeps
+from wbengine.engines import _child_memory, _children, _loading
 from wbengine.persistence import backends, models
 from wbengine.persistence import base as persistence
 
@@ -254,26 +255,51 @@ def test_child_uses_manual_clock_of_its_parent() -> None:
     assert engines.run(sleeping_parent, clock=clock)["result"] == 3600.0
 
 
-def test_command_at_the_end_of_a_run_of_a_child_is_carried_out() -> None:
-    """The parent is cancelled when its child has just been suspended alone."""
+@pytest.mark.parametrize("state", [states.SUSPENDED, states.FAILURE])
+def test_command_at_the_end_of_a_run_of_a_child_is_carried_out(state: str) -> None:
+    """The parent sends a command when its child has just ended, or been suspended alone."""
     memory, runs = _child_memory.ChildMemory(), list[str]()
     detail = models.FlowDetail("child")
+    detail.state = state
     persistence.add_flow_detail(detail, None, memory)
     memory.made_flows[detail.uuid] = None
 
     class Ended:
         def run_iter(self) -> Iterator[str]:
-            runs.append(states.SUSPENDED)
-            yield states.SUSPENDED
+            runs.append(state)
+            yield state
             if len(runs) == 1:
                 local.run(detail.uuid)
+            if state == states.FAILURE:
+                raise LookupError("the failure of the child")
 
     make: Any = lambda *_: Ended()  # noqa: E731
-    local = _children._LocalRuns(memory, None, clocks.SYSTEM, make)
+    received = signals_and_sleeps.ReceivedSignals((), "parent", None)
+    local = _children._LocalRuns(memory, received, clocks.SYSTEM, make)
     local.run(detail.uuid)
     until(lambda: len(runs) == 2)
     local.close()
     assert len(runs) == 2
+
+
+def test_reversion_of_child_that_cannot_begin_fails(
+    local: persistence.Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(detail: models.FlowDetail) -> None:
+        raise ImportError("its module is gone")
+
+    engine = engines.load(child_flows.order, inputs(tmp_path, "tea"), backend=local)
+    engine.run()
+    engine.revert()
+    stopping = threading.Timer(10.0, engine.suspend)
+    stopping.start()
+    with monkeypatch.context() as patch, pytest.raises(ImportError, match="its module is gone"):
+        patch.setattr(_loading, "flow_from_detail", fail)
+        engine.run()
+    stopping.cancel()
+    engine.revert()
+    engine.run()
+    assert flows_of(local) == {"order": ["REVERTED"], "ship": ["REVERTED"]}
 
 
 def test_child_without_importable_workflow_runs_without_store() -> None:

@@ -257,7 +257,7 @@ class ChildFlows:
         stored, commands = self._records_of(requests)
         to_command: dict[str, _Command] = {}
         for uuid, request in requests.items():
-            self._raise_interruption(uuid)
+            run_error = self._raise_interruption(uuid)
             mark = f"{self._by}, step {request}"
             command, flow = commands.get(uuid), stored.get(uuid)
             try:
@@ -270,8 +270,10 @@ class ChildFlows:
             except exceptions.InvalidState as error:
                 ends[uuid] = End(states.REVERT_FAILURE, ft.Failure.from_exception(error))
                 continue
-            if command is not None and (command.reruns_flow or flow.state not in states.FLOW_ENDED):
-                continue  # Otherwise its engine died after the end, before it deleted the command.
+            if command is not None:
+                if command.reruns_flow and run_error is not None:
+                    ends[uuid] = End(states.REVERT_FAILURE, ft.Failure.from_exception(run_error))
+                continue
             was_requested = any(mark in (change.why or "") for change in flow.history)
             end = self._end_of_reversion(flow, mark, was_requested)
             if end is not None:
@@ -513,6 +515,7 @@ class _LocalRuns:
                 self._requested.add(uuid)
                 return
             self._requested.discard(uuid)
+            self.errors.pop(uuid, None)
             if self._pool is None:
                 self._pool = futures.ThreadPoolExecutor(_MAX_THREADS, "wbengine-child")
             # Until the engine has attached itself, the clock must not advance.
@@ -523,9 +526,15 @@ class _LocalRuns:
         future.add_done_callback(lambda _: self._clock.detach(events))
 
     def _run(self, uuid: str, events: queue.SimpleQueue[Any]) -> None:
-        self.errors.pop(uuid, None)
+        has_ended = False
         try:
-            self._run_engine(uuid, events)
+            engine = self._make(uuid)
+            for state in () if engine is None else engine.run_iter():
+                has_ended = state in states.FLOW_ENDED
+                if has_ended or state == states.SUSPENDED:
+                    self._clock.attach(events, _always)
+                else:
+                    self._clock.detach(events)
         except (exceptions.FlowBusy, _ownership.StateRefused):
             pass  # Another process has ended it, or `close` ended the wait for its owner.
         except BaseException as error:
@@ -534,12 +543,12 @@ class _LocalRuns:
             with self._lock:
                 self._engines.pop(uuid, None)
                 self._running.pop(uuid, None)
-                runs_again = uuid in self._requested and uuid not in self.errors
-            self._report(uuid)
-            if runs_again:
+            self._report(uuid, has_ended)
+            if uuid in self._requested and uuid not in self.errors:
                 self.run(uuid)
 
-    def _run_engine(self, uuid: str, events: queue.SimpleQueue[Any]) -> None:
+    def _make(self, uuid: str) -> base.Engine | None:
+        """Return a new engine for a flow, or None if `close` was called."""
         with contextlib.closing(self._store.get_connection()) as connection:
             detail = _loading.read_flow_detail(connection, uuid)
         if isinstance(self._store, ChildMemory):
@@ -550,25 +559,25 @@ class _LocalRuns:
         engine.keeps_suspended, engine.check_state = True, _check_not_ended
         with self._lock:
             if self._is_closing:
-                return
+                return None
             self._engines[uuid] = engine
-        for state in engine.run_iter():
-            if state in states.FLOW_ENDED or state == states.SUSPENDED:
-                self._clock.attach(events, _always)
-            else:
-                self._clock.detach(events)
+        return engine
 
-    def _report(self, uuid: str) -> None:
-        """Report the end of a flow that no store reports to its parent."""
+    def _report(self, uuid: str, has_ended: bool) -> None:
+        """Report the end of a flow that no store reports to its parent.
+
+        :param has_ended: whether the run has ended the flow; its error is then that of the flow.
+        """
         if self._received is None:
             return
         with contextlib.suppress(exceptions.StorageFailure, exceptions.NotFound):
             with contextlib.closing(self._store.get_connection()) as connection:
+                is_requested = bool(connection.commands([uuid]))
                 flow = connection.get_flow_details(uuid, lazy=True)
             if flow.state in states.FLOW_ENDED:
-                self.errors.pop(uuid, None)
+                if has_ended or not is_requested:  # Otherwise the requested run cannot begin.
+                    self.errors.pop(uuid, None)
                 self._received.add([signals.end_of_child(uuid, flow.epoch, self._clock.time())])
-                return
         if uuid in self.errors:
             self._received.note_end(uuid)
             self._received.on_new()
