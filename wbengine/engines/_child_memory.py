@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from wbengine.engines import _loading
+from wbengine.persistence import base, models
 from wbengine.persistence.backends import _memory
 
-__all__ = ["ChildMemory"]
+__all__ = ["ChildMemory", "flow_of"]
 
 
 class ChildMemory(_memory.MemoryBackend):
@@ -18,3 +20,13 @@ class ChildMemory(_memory.MemoryBackend):
     def __init__(self) -> None:
         super().__init__()
         self.made_flows: dict[str, Any] = {}
+
+
+def flow_of(detail: models.FlowDetail, store: base.Backend) -> Any:
+    """Return the flow of a record of a store.
+
+    :raises Exception: if its factory does.
+    """
+    if isinstance(store, ChildMemory):
+        return store.made_flows[detail.uuid]
+    return _loading.flow_from_detail(detail)

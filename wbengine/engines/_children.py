@@ -36,7 +36,7 @@ from wbengine.engines import (
     _submission,
     base,
 )
-from wbengine.engines._child_memory import ChildMemory
+from wbengine.engines._child_memory import ChildMemory, flow_of
 from wbengine.jobs._places import Place
 from wbengine.jobs.backends import impl_sql
 from wbengine.persistence import _commands, _history, _lease_renewer, models
@@ -551,11 +551,7 @@ class _LocalRuns:
         """Return a new engine for a flow, or None if `close` was called."""
         with contextlib.closing(self._store.get_connection()) as connection:
             detail = _loading.read_flow_detail(connection, uuid)
-        if isinstance(self._store, ChildMemory):
-            flow = self._store.made_flows[uuid]
-        else:
-            flow = _loading.flow_from_detail(detail)
-        engine = self._make_engine(flow, detail, self._store)
+        engine = self._make_engine(flow_of(detail, self._store), detail, self._store)
         engine.keeps_suspended, engine.check_state = True, _check_not_ended
         with self._lock:
             if self._is_closing:

@@ -14,7 +14,7 @@ from wbengine._runtime.workflow_call import latest_execution
 from wbengine._runtime.workflows import step_tasks
 from wbengine._tasks import commands
 from wbengine.engines import _loading
-from wbengine.engines._child_memory import ChildMemory
+from wbengine.engines._child_memory import flow_of
 from wbengine.persistence import base, models
 from wbengine.persistence._step_notes import StepNote
 
@@ -110,11 +110,7 @@ def plan_of(
         if child.state != states.SUCCESS:  # It was reverted already, or its reversion continues.
             return undo_plan.UndoPlan(irreversible=child.remaining)
         try:
-            if isinstance(backend, ChildMemory):
-                made_flow = backend.made_flows[uuid]
-            else:
-                made_flow = _loading.flow_from_detail(child)
-            compiled = compiler.compile(made_flow)
+            compiled = compiler.compile(flow_of(child, backend))
         except Exception as error:  # The code of the user makes the flow.
             text = f"flow {uuid} ({type(error).__name__}: {exceptions.exception_message(error)})"
             return undo_plan.UndoPlan(missing=(text,))

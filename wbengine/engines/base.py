@@ -874,13 +874,9 @@ class Engine(abc.ABC):
     def _make_children(self) -> Any:
         # The module loads flows, so it imports this one.
         make = object_names.load("wbengine.engines._children:ChildFlows")
-        return make(
-            *(self._storage, self._received, self._clock, self._of_child),
-            *(
-                self._concurrency_limit,
-                self._child_memory if self._backend is None else self._backend,
-            ),
-        )
+        store = self._child_memory if self._backend is None else self._backend
+        limit = self._concurrency_limit
+        return make(self._storage, self._received, self._clock, self._of_child, limit, store)
 
     @functools.cached_property
     def _child_memory(self) -> Any:
