@@ -526,7 +526,7 @@ class _LocalRuns:
         future.add_done_callback(lambda _: self._clock.detach(events))
 
     def _run(self, uuid: str, events: queue.SimpleQueue[Any]) -> None:
-        has_ended = False
+        has_ended, run_error = False, None
         try:
             engine = self._make(uuid)
             for state in () if engine is None else engine.run_iter():
@@ -538,14 +538,13 @@ class _LocalRuns:
         except (exceptions.FlowBusy, _ownership.StateRefused):
             pass  # Another process has ended it, or `close` ended the wait for its owner.
         except BaseException as error:
-            self.errors[uuid] = error
-        finally:
-            with self._lock:
-                self._engines.pop(uuid, None)
-                self._running.pop(uuid, None)
-            self._report(uuid, has_ended)
-            if uuid in self._requested and uuid not in self.errors:
-                self.run(uuid)
+            run_error = error
+        with self._lock:
+            self._engines.pop(uuid, None)
+            self._running.pop(uuid, None)
+        self._report(uuid, has_ended, run_error)
+        if uuid in self._requested and uuid not in self.errors:
+            self.run(uuid)
 
     def _make(self, uuid: str) -> base.Engine | None:
         """Return a new engine for a flow, or None if `close` was called."""
@@ -559,10 +558,10 @@ class _LocalRuns:
             self._engines[uuid] = engine
         return engine
 
-    def _report(self, uuid: str, has_ended: bool) -> None:
-        """Report the end of a flow that no store reports to its parent.
+    def _report(self, uuid: str, has_ended: bool, error: BaseException | None) -> None:
+        """Report the end of a flow that no store reports to its parent, or the error of its run.
 
-        :param has_ended: whether the run has ended the flow; its error is then that of the flow.
+        :param has_ended: whether the run has ended the flow. The error is then that of the flow.
         """
         if self._received is None:
             return
@@ -572,9 +571,10 @@ class _LocalRuns:
                 flow = connection.get_flow_details(uuid, lazy=True)
             if flow.state in states.FLOW_ENDED:
                 if has_ended or not is_requested:  # Otherwise the requested run cannot begin.
-                    self.errors.pop(uuid, None)
+                    error = None
                 self._received.add([signals.end_of_child(uuid, flow.epoch, self._clock.time())])
-        if uuid in self.errors:
+        if error is not None:
+            self.errors[uuid] = error
             self._received.note_end(uuid)
             self._received.on_new()
 
