@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -269,17 +270,45 @@ def test_command_at_the_end_of_a_run_of_a_child_is_carried_out(state: str) -> No
             runs.append(state)
             yield state
             if len(runs) == 1:
-                local.run(detail.uuid)
+                own_runs.run(detail.uuid)
             if state == states.FAILURE:
                 raise LookupError("the failure of the child")
 
     make: Any = lambda *_: Ended()  # noqa: E731
     received = signals_and_sleeps.ReceivedSignals((), "parent", None)
-    local = _children._LocalRuns(memory, received, clocks.SYSTEM, make)
-    local.run(detail.uuid)
+    own_runs = _children._LocalRuns(memory, received, clocks.SYSTEM, make)
+    own_runs.run(detail.uuid)
     until(lambda: len(runs) == 2)
-    local.close()
+    own_runs.close()
     assert len(runs) == 2
+
+
+def test_failed_child_does_not_interrupt_parent_that_reads_its_end() -> None:
+    """The store reports the end before the thread of the child has ended."""
+    errors, is_reported = dict[str, BaseException](), threading.Event()
+    detail = models.FlowDetail("child")
+    detail.state = states.FAILURE
+
+    class Memory(_child_memory.ChildMemory):
+        def get_connection(self) -> Any:
+            errors.update(own_runs.errors)
+            return super().get_connection()
+
+    class Failing:
+        def run_iter(self) -> Iterator[str]:
+            yield states.FAILURE
+            raise asyncio.CancelledError
+
+    make: Any = lambda *_: Failing()  # noqa: E731
+    received, memory = signals_and_sleeps.ReceivedSignals((), "parent", None), Memory()
+    received.on_new = is_reported.set
+    own_runs = _children._LocalRuns(memory, received, clocks.SYSTEM, make)
+    persistence.add_flow_detail(detail, None, memory)
+    memory.made_flows[detail.uuid] = None
+    own_runs.run(detail.uuid)
+    assert is_reported.wait(10)
+    own_runs.close()
+    assert errors == own_runs.errors == {}
 
 
 def test_reversion_of_child_that_cannot_begin_fails(
