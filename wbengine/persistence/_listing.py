@@ -307,6 +307,8 @@ class Query:
     queues: tuple[str, ...] | None = None
     roots: bool = False
     codes: tuple[str, ...] | None = None
+    #: The whole uuid of the only flow; `uuid` is the start of those of several.
+    flow: str | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.states, str):
@@ -335,6 +337,7 @@ class Query:
         return (
             (self.name is None or _has_part(name, self.name))
             and (self.uuid is None or uuid.startswith(self.uuid))
+            and self.flow in (None, uuid)
             and (text is None or _has_part(name, text) or uuid.startswith(text))
             and all(condition.matches(meta) for condition in self.tags)
             and not (self.roots and _tags.parent_in(meta) is not None)

@@ -332,14 +332,10 @@ class Connection(abc.ABC):
 
         :raises NotFound: if the flow is not stored.
         """
-        page = Page((), None)
-        while True:  # The uuids of other flows may begin with this one.
-            page = self.list_flows(uuid=flow_uuid, newest_first=False, after=page.after)
-            for row in page.flows:
-                if row.uuid == flow_uuid:
-                    return row
-            if page.after is None:
-                raise exceptions.NotFound(f"Unknown flow {flow_uuid!r:.80}")
+        for row in self.find_flows(_listing.Query(flow=flow_uuid)).flows:
+            if row.uuid == flow_uuid:  # MySQL ignores spaces at the end.
+                return row
+        raise exceptions.NotFound(f"Unknown flow {flow_uuid!r:.80}")
 
     def list_flows(
         self,

@@ -268,6 +268,9 @@ def _conditions(
         if dialect != dialects.POSTGRESQL:  # PostgreSQL may order texts by the rules of a language.
             conditions.append("f.uuid >= :uuid AND f.uuid < :above")
             parameters["above"] = f"{query.uuid}\U0010ffff"
+    if query.flow is not None:
+        conditions.append("f.uuid = :flow")
+        parameters["flow"] = query.flow
     if query.after is not None:
         sign = "<" if query.newest_first else ">"
         conditions.append(
