@@ -68,14 +68,14 @@ def _acquire(connection: base.Connection, uuid: str, owner: str) -> _leases.Leas
         except exceptions.FlowBusy as error:
             dead = error.epoch if _owners.is_dead(error.owner) else None
             may_wait = time.monotonic() < until and (
-                _owners.is_momentary(error.owner) or not _has_run(connection, uuid)
+                _owners.is_momentary(error.owner) or not _is_running(connection, uuid)
             )
             if dead is None and not may_wait:
                 raise _suspend_and_cancel.busy(uuid, error.owner) from None
         time.sleep(_PAUSE_SECONDS if dead is None else 0)
 
 
-def _has_run(connection: base.Connection, uuid: str) -> bool:
+def _is_running(connection: base.Connection, uuid: str) -> bool:
     """Return whether the owner of a flow has begun to run it, and the run has not ended."""
     state = connection.get_flow_details(uuid, lazy=True).state or states.PENDING
     return state not in _shown_states.STATES_WITHOUT_RUN

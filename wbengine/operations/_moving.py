@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from wbengine import exceptions, states
+from wbengine import exceptions
 from wbengine.operations import _exporting, _suspend_and_cancel
 from wbengine.persistence import _owners, _trees, base, models
 from wbengine.persistence.backends import _sql
@@ -47,13 +47,10 @@ def move(old: base.Backend, new: base.Backend) -> Iterator[models.LogBook]:
 
 
 def _commands_of(source: base.Connection, book: models.LogBook) -> dict[str, base.FlowCommand]:
-    """Return the commands of the flows, without those that came too late for the end of a flow."""
     commands = source.commands([flow.uuid for flow in book])
     return {
-        flow.uuid: reencrypting.command_with_current_key(flow.uuid, command)
-        for flow in book
-        if (command := commands.get(flow.uuid)) is not None
-        and (command.reruns_flow or flow.state not in states.FLOW_ENDED)
+        uuid: reencrypting.command_with_current_key(uuid, command)
+        for uuid, command in commands.items()
     }
 
 

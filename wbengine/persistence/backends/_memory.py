@@ -501,8 +501,7 @@ class MemoryConnection(base.Connection):
             flow = self._flow(flow_uuid)
             self._check_not_busy(flow, dead)
             flow.detail.epoch += 1
-            has_ended = flow.detail.state in states.FLOW_ENDED
-            if has_ended and flow.command is not None and not flow.command.reruns_flow:
+            if flow.command is not None and not flow.command.applies_to(flow.detail.state):
                 flow.command = None
             flow.lease = _leases.Lease(flow_uuid, owner, flow.detail.epoch, flow.command)
             flow.until = self._backend.clock.monotonic() + seconds

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import sqlalchemy as sa
 
-from wbengine import _sql, exceptions, states
+from wbengine import _sql, exceptions
 from wbengine._concurrency import clocks
 from wbengine._concurrency.crash_points import crashpoint
 from wbengine._introspection import object_names
@@ -587,7 +587,7 @@ class SQLConnection(base.Connection):
             row = reading.lease(connection, self._sql, flow_uuid)
             ahead = row.now - clocks.uptime() if self._backend.has_clock else None
             command = rows.command_of(row.wish)
-            if command is not None and row.state in states.FLOW_ENDED and not command.reruns_flow:
+            if command is not None and not command.applies_to(row.state):
                 connection.execute(self._sql.put_command, {"flow_uuid": flow_uuid, "wish": None})
                 command = None
             crashpoint("sql.before-lease-commit")
