@@ -23,6 +23,7 @@ from wbengine.jobs import backends as boards
 from wbengine.persistence import backends as stores
 from wbengine.persistence import base as persistence
 from wbengine.persistence._unique_keys import UniqueKey
+from wbengine.persistence.backends._sql import backend as _sql_backend
 from wbengine.persistence.backends._sql import writing
 
 PLAIN = "tests.support.conducted:plain"
@@ -194,16 +195,17 @@ def test_key_without_lifetime_is_prolonged(sqlite: persistence.Backend, tmp_path
 
 
 def test_prune_deletes_expired_keys_of_deleted_flows(
-    sqlite: persistence.Backend, tmp_path: Path
+    sqlite: persistence.Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    handles = {key: submit(sqlite, tmp_path, key=key) for key in ("kept", "expired", "flow")}
+    monkeypatch.setattr(_sql_backend, "_KEYS_PER_TRANSACTION", 1)
+    handles = {key: submit(sqlite, tmp_path, key=key) for key in ("kept", "old", "older", "flow")}
     submit(sqlite, tmp_path, key="short", unique_for=None)
-    for key in ("kept", "expired"):
+    for key in ("kept", "old", "older"):
         operations.delete(sqlite, handles[key].id)
-    execute(sqlite, "UPDATE wbe_unique_keys SET expires = 1 WHERE name IN ('expired', 'flow')")
+    execute(sqlite, "UPDATE wbe_unique_keys SET expires = 1 WHERE name NOT IN ('kept', 'short')")
     assert list(operations.prune(sqlite, before=0.0, dry_run=True)) == []
     names = "SELECT name FROM wbe_unique_keys ORDER BY name"
-    assert len(execute(sqlite, names).all()) == 4
+    assert len(execute(sqlite, names).all()) == 5
     assert list(operations.prune(sqlite, before=0.0)) == []
     assert execute(sqlite, names).scalars().all() == ["flow", "kept", "short"]
 

@@ -57,6 +57,9 @@ _BULK_STORE: Final = f"{__package__}.bulk_store:SQLBulkStore"
 #: Databases limit the length of statements.
 _MAX_UUIDS_PER_STATEMENT: Final = 500
 
+#: Submissions with one of these keys wait until the transaction ends.
+_KEYS_PER_TRANSACTION: Final = 500
+
 
 class SQLBackend(base.Backend):
     """A store in tables of an SQL database. Table names start with `wbe_`.
@@ -714,12 +717,20 @@ class SQLConnection(base.Connection):
         return store
 
     def delete_expired_keys(self) -> None:
-        def work(connection: sa.Connection) -> None:
-            keys = [dict(row) for row in connection.execute(self._sql.expired_keys).mappings()]
-            if keys:
-                connection.execute(self._sql.delete_expired_key, keys)
+        if not self._backend.has_tables():
+            return
 
-        self._transact("Removing expired keys", work)
+        def read(connection: sa.Connection) -> list[rows.Row]:
+            return [dict(row) for row in connection.execute(self._sql.expired_keys).mappings()]
+
+        keys = self._transact("Listing expired keys", read, write=False)
+        for first in range(0, len(keys), _KEYS_PER_TRANSACTION):
+            batch = keys[first : first + _KEYS_PER_TRANSACTION]
+
+            def delete(connection: sa.Connection, batch: list[rows.Row] = batch) -> None:
+                connection.execute(self._sql.delete_expired_key, batch)
+
+            self._transact("Removing expired keys", delete)
 
     def put_signal(self, flow_uuid: str, signal: Signal) -> bool:
         def work(connection: sa.Connection) -> bool:
