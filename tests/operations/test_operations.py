@@ -543,6 +543,32 @@ def test_flow_whose_factory_has_an_argument_of_unknown_class_is_operated(
     assert [note.why for note in detail.notes] == ["Ann: late"]
 
 
+def test_flow_with_a_value_that_its_changed_class_refuses_is_operated(
+    store: base.Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """During a deployment, a process may have imported later code than that of the flow."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def imported(text: str) -> Any:
+        (tmp_path / "changed_trips.py").write_text(text)
+        sys.modules.pop("changed_trips", None)
+        return importlib.import_module("changed_trips")
+
+    trip = imported(TRIPS).Trip("Rome")
+    uuid = engines.submit("changed_trips:plan", factory_kwargs={"trip": trip}, backend=store).id
+    with contextlib.closing(store.get_connection()) as connection:
+        imported(TRIPS.replace("city: str", "destination: str"))
+        with pytest.raises(exceptions.CorruptRecord):
+            connection.get_flow_details(uuid)
+        with _changing.changing(store, uuid) as changed:
+            changed.add_note(1.0, "late", "Ann")
+        operations.cancel(store, uuid)
+        imported(TRIPS)
+        detail = connection.get_flow_details(uuid)
+    assert detail.meta["factory"]["kwargs"]["trip"].city == "Rome"
+    assert [note.why for note in detail.notes] == ["Ann: late"]
+
+
 # Delete and prune. --------------------------------------------------------------------------------
 
 

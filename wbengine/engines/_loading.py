@@ -455,19 +455,6 @@ def factory_note(detail: models.FlowDetail) -> Mapping[str, Any] | None:
     return note
 
 
-def _factory_note_for_import(
-    connection: persistence.Connection, uuid: str
-) -> Mapping[str, Any] | None:
-    """Return the note about the factory of a flow, to import its module.
-
-    Its arguments may have classes that this module defines. They stay encoded, so that the MAC of
-    the note is verified before the module is imported.
-    """
-    with codec.copying(unknown_only=True):
-        detail = connection.get_flow_details(uuid, lazy=True)
-    return factory_note(detail)
-
-
 def read_flow_detail(
     connection: persistence.Connection, uuid: str, flows: _allowed.Flows = None
 ) -> models.FlowDetail:
@@ -484,7 +471,9 @@ def read_flow_detail(
     try:
         return connection.get_flow_details(uuid)
     except exceptions.CorruptRecord:
-        note = _factory_note_for_import(connection, uuid)
+        # Arguments of classes that the module defines stay encoded. So the MAC of the note is
+        # verified before the module is imported.
+        note = factory_note(connection.get_flow_details(uuid, lazy=True))
         if note is None:
             raise
     _flow_factories.load(str(note["name"]), note.get("args"), flows)

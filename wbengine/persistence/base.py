@@ -291,7 +291,7 @@ class Connection(abc.ABC):
     def get_flow_details(self, fd_uuid: str, lazy: bool = False) -> models.FlowDetail:
         """Return a flow; with `lazy`, without its atoms.
 
-        With `lazy`, values of classes that this process does not know stay encoded, such as
+        With `lazy`, values that classes of this process cannot decode stay encoded, such as
         arguments of the factory. Otherwise they raise `CorruptRecord`.
         """
 

@@ -196,15 +196,15 @@ def _flow_record(row: Row) -> models.FlowDetail:
 def _bare_flow(row: Row) -> models.FlowDetail:
     """Return a flow without its atoms, for its state and notes.
 
-    Values of classes that this process does not know, such as arguments of its factory, stay
-    encoded.
+    If classes of this process cannot decode a value, such as an argument of the factory, values of
+    classes stay encoded.
     """
     try:
         return _flow_record(row)
     except exceptions.CorruptRecord as error:
         if not isinstance(error.__cause__, exceptions.UndecodableValue):
             raise
-    with codec.copying(unknown_only=True):
+    with codec.copying():
         return _flow_record(row)
 
 
