@@ -99,12 +99,12 @@ class RetentionService:
             began = time.thread_time()  # Without the time that this thread waits for the store.
             limit = int(min(batch, most))
             deleted, until = _retention.delete_ended(connection, before, limit, since)
-            if not deleted and not since:
-                return True
-            # At the end it begins again: children of deleted flows ended before them.
-            since = until if deleted else 0.0
             if not deleted:
+                if not since:
+                    return True
+                since = 0.0  # Again from the start: children of deleted flows ended before them.
                 continue
+            since = until
             self.deleted += deleted
             most -= deleted
             seconds = max(1e-4, time.thread_time() - began)

@@ -130,9 +130,9 @@ def export(backend: base.Backend, uuid: str) -> dict[str, Any]:
 def import_flow(backend: base.Backend, document: Mapping[str, Any]) -> models.FlowDetail:
     """Store the flow of an exported document. Create its logbook if necessary.
 
-    An import that was interrupted may be repeated. The document does
-    not contain large values (`payloads`). Those that are in the place of the backend are kept while
-    the flow is stored; a warning is logged about the others.
+    An import that was interrupted may be repeated. The document does not contain large values
+    (`payloads`). Those that are in the place of the backend are kept while the flow is stored; a
+    warning is logged about the others.
 
     :raises InvalidFormat: if the document is invalid.
     :raises Duplicate: if a flow with this uuid is already stored.

@@ -58,7 +58,7 @@ def _seconds(name: str, value: Any) -> float:
 class Deleted(NamedTuple):
     """The result of `delete_ended`.
 
-    :ivar until: end of the latest of the flows in Unix seconds. Deletable flows ended later.
+    :ivar until: end of the latest of these flows in Unix seconds.
     """
 
     flows: int = 0
@@ -73,8 +73,8 @@ def delete_ended(
     Flows with a command and flows that an engine runs are kept.
 
     :param before: Unix seconds by state, before which a flow was last written.
-    :param since: Unix seconds before which no flow with a deletable end remains. So flows that are
-        kept for their parents and forks are read once, not in each transaction.
+    :param since: `Deleted.until` of the previous call; flows that ended earlier are not read. So
+        flows that are kept for their parents and forks are read once, not in each transaction.
     """
     flows = connection.ended_flows(before, limit, since)
     if not flows:
