@@ -82,7 +82,7 @@ def rows(
     found: list[RowView] = []
     rows_read, limit = 0, _ledger.check_limit(limit)
     while True:
-        size, missing = limit, limit - len(found)
+        size = missing = limit - len(found)
         if state is not None or is_chosen is not None:
             size = _ledger.MAX_LISTED_ROWS  # Few rows may match.
         while True:
