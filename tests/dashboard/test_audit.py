@@ -15,6 +15,7 @@ from starlette.testclient import TestClient
 from tests.dashboard import story
 from tests.dashboard.conftest import admitted, client
 from tests.dashboard.forms import send
+from tests.support.waiting import until
 from wbengine.dashboard import _audited_actions
 from wbengine.dashboard._audit import MAX_REFUSALS, WINDOW_SECONDS, Audit
 from wbengine.views.redaction import Redactor
@@ -132,9 +133,10 @@ def test_action_of_a_request_that_is_cancelled_is_audited(audit: Lines) -> None:
         task = asyncio.create_task(action)
         await asyncio.to_thread(begun.wait, 30)
         task.cancel()
-        may_end.set()
         with pytest.raises(asyncio.CancelledError):
             await task
 
     asyncio.run(cancel())
+    may_end.set()
+    until(audit)
     assert audit() == ["suspend flow 7, from unknown address"]

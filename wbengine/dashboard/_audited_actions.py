@@ -65,9 +65,10 @@ async def read_form(request: Request, max_bytes: int = _MAX_FORM_BYTES) -> dict[
 
 
 async def perform(app_state: AppState, request: Request, action: str, act: Callable[[], _T]) -> _T:
-    """Perform an action in a thread, log it there, and return its result.
+    """Perform an action in a thread, and return its result.
 
-    A request that is cancelled, for example because the server ends, waits for the thread.
+    The thread also logs the action: if the request is cancelled, for example because the server
+    ends, the thread continues without it.
 
     :raises HTTPException: if it fails for a known reason.
     """
