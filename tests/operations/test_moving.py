@@ -109,6 +109,18 @@ def test_pending_requests_are_copied_with_their_jobs(old: Any, new_file: Any) ->
     assert copies == jobs and len(jobs) == 2
 
 
+def test_store_with_a_command_that_came_too_late_is_moved(old: Any, new_file: Any) -> None:
+    """The engine died between the end of the flow and the deletion of the command."""
+    uuid = engines.submit(FACTORY, backend=old).id
+    late = """UPDATE wbe_flowdetails SET state = 'SUCCESS', wish = '{"what": "resume"}'"""
+    with old.engine.begin() as connection:
+        connection.execute(sa.text(late))
+    list(operations.move(old, new_file))
+    with old.get_connection() as before, new_file.get_connection() as after:
+        assert before.commands([uuid])[uuid].what == "resume" and after.commands([uuid]) == {}
+        assert after.get_flow_details(uuid).state == "SUCCESS"
+
+
 def test_copies_are_encrypted_with_the_current_key(
     old: Any, new_file: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
