@@ -139,6 +139,18 @@ def test_find_error_suggests_similar_ids_and_lists_ambiguous_ones(backend: base.
         operations.find(backend, "aaa")
 
 
+def test_flow_is_found_by_its_uuid_with_which_many_later_ones_begin(backend: base.Backend) -> None:
+    """Programs may choose uuids."""
+    with backend.get_connection() as connection:
+        for uuid in ("order-1", *(f"order-1{number}" for number in range(9))):
+            book = models.LogBook("orders")
+            book.add(models.FlowDetail("order", uuid))
+            connection.save_logbook(book)
+    assert operations.find(backend, "order-1").uuid == "order-1"
+    with pytest.raises(exceptions.MultipleChoices, match="'order-' is ambiguous"):
+        operations.find(backend, "order-")
+
+
 # Resume, retry and revert. ------------------------------------------------------------------------
 
 

@@ -31,11 +31,11 @@ def find(backend: base.Backend, text: str) -> base.FlowRow:
                 f"ID must be the uuid of a flow or at least its first {MIN_LENGTH} characters, got"
                 f" {text!r}{_flows_named(connection, text)}"
             )
+        with contextlib.suppress(exceptions.NotFound):
+            return connection.get_row(prefix)
         rows = connection.list_flows(uuid=prefix, limit=_MAX_LISTED + 1).flows
         if not rows:
             raise exceptions.NotFound(f"Unknown flow {text!r}{_hint(connection, text)}")
-    if len(rows) > 1 and (exact := [row for row in rows if row.uuid == prefix]):
-        return exact[0]
     if len(rows) > 1:
         names = ", ".join(row.uuid for row in rows[:_MAX_LISTED])
         ellipsis = ", ..." if len(rows) > _MAX_LISTED else ""
