@@ -145,7 +145,7 @@ REFUSED: dict[str, Call] = {
 OTHERS = {
     "backend", "close", "now", "upgrade", "validate", "pauses", "codes", "add_codes",
     "report_code", "withdraw_code", "assign_code", "claim_duty", "end_duty", "delete_expired_keys",
-    "release_lease", "destroy_flows",
+    "release_lease", "destroy_flows", "excludes_writers",
 }  # fmt: skip
 
 

@@ -151,17 +151,19 @@ def test_operation_without_flows_is_complete_after_a_batch(store: base.Backend) 
     assert run(store, _bulk.start(store, "flow retry", [], {})).state == COMPLETE
 
 
+@pytest.mark.parametrize("state", [states.PENDING, states.RUNNING])
 @pytest.mark.parametrize(("name", "argument"), [("annotate", "text"), ("tag", "remove")])
 def test_flows_that_engines_run_do_not_delay_other_writers(
-    store: base.Backend, name: str, argument: str
+    store: base.Backend, name: str, argument: str, state: str
 ) -> None:
-    uuids = store_flows(store, 5, state=states.RUNNING)
+    """An engine that is about to run a flow cannot write to the file before the operation ends."""
+    uuids = store_flows(store, 5, state=state)
     owner = _owners.new()
     with contextlib.closing(store.get_connection()) as connection:
         for uuid in uuids:
             connection.acquire_lease(uuid, str(owner), 60.0)
     arguments = {argument: "known" if argument == "text" else ["known"]}
-    bulk = _bulk.start(store, f"flow {name}", flows_of(uuids, states.RUNNING), arguments)
+    bulk = _bulk.start(store, f"flow {name}", flows_of(uuids, state), arguments)
     began = time.monotonic()
     assert run(store, bulk).skipped == 5
     assert time.monotonic() - began < _leases.CHANGE_WAIT_SECONDS

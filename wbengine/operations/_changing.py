@@ -60,7 +60,8 @@ def owning(backend: base.Backend, uuid: str) -> Iterator[tuple[base.Connection, 
 
 def _acquire(connection: base.Connection, uuid: str, owner: str) -> _leases.Lease:
     """Acquire the lease; wait for another owner that makes such a change or ends its run."""
-    until = time.monotonic() + _leases.CHANGE_WAIT_SECONDS
+    seconds = 0.0 if connection.excludes_writers else _leases.CHANGE_WAIT_SECONDS
+    until = time.monotonic() + seconds
     dead: int | None = None
     while True:
         try:

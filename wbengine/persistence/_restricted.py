@@ -128,6 +128,10 @@ class RestrictedConnection(base.Connection):
     def backend(self) -> RestrictedBackend:
         return self._backend
 
+    @property
+    def excludes_writers(self) -> bool:
+        return self._whole.excludes_writers
+
     def close(self) -> None:
         self._whole.close()
 

@@ -154,6 +154,11 @@ class Connection(abc.ABC):
     def backend(self) -> Backend:
         """The backend of this connection."""
 
+    @property
+    def excludes_writers(self) -> bool:
+        """Whether other processes cannot write before the transaction of the caller ends."""
+        return False
+
     def upgrade(self) -> None:  # noqa: B027  (a default, not a stub)
         """Convert the store to the current layout; idempotent."""
 

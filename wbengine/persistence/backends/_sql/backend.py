@@ -249,6 +249,10 @@ class SQLConnection(base.Connection):
     def backend(self) -> SQLBackend:
         return self._backend
 
+    @property
+    def excludes_writers(self) -> bool:
+        return self._transaction is not None and self._backend.options.dialect == dialects.SQLITE
+
     def upgrade(self) -> None:
         self._backend.upgrade()
 
