@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import etcd_memory, signalled
-from wbengine import engines
+from wbengine import engines, operations
 from wbengine.jobs import _parked_jobs
 from wbengine.jobs import base as jobs
 from wbengine.jobs.backends import impl_etcd
@@ -70,17 +70,34 @@ def test_due_job_is_posted_after_the_deletion_of_the_earlier_one(
     assert first.counts == (1, 0)
 
 
+@pytest.mark.parametrize("has_command", [False, True])
 def test_due_job_waits_while_its_flow_runs(
-    server: etcd_memory.Server, store: persistence.Backend
+    server: etcd_memory.Server, store: persistence.Backend, has_command: bool
 ) -> None:
     first, second = (Conductor(name, server, store) for name in ("first", "second"))
     handle = engines.submit(signalled.flow, backend=store, board=first.board)
     job = first.take()
-    handle.signal("approved", 1)
+    if has_command:
+        operations.request(store, handle.id, "resume")
+    else:
+        handle.signal("approved", 1)
     assert first.parked.board.park(job, first.name, None, 0)
     second.parked.post_due(second.name)
     assert first.counts == (1, 1)
     assert not second.parked.board.take(second.name, 1)
+
+
+def test_job_of_a_new_flow_that_is_posted_later_does_not_go_first(
+    server: etcd_memory.Server, store: persistence.Backend
+) -> None:
+    first, second = (Conductor(name, server, store) for name in ("first", "second"))
+    engines.submit(signalled.flow, backend=store, board=first.board)
+    job = first.take()
+    assert first.parked.board.park(job, first.name, None, None, limit="l")
+    assert first.parked.board.offer_limited("l", [job.uuid])
+    second.parked.post_due(second.name)
+    assert first.counts == (1, 1)
+    assert not second.parked.board.goes_first(job.uuid)
 
 
 def test_processes_find_the_same_parked_jobs_after_the_board_lost_its_data(

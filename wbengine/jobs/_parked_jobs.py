@@ -116,8 +116,8 @@ class ParkedJobs:
             with contextlib.suppress(exceptions.JobFailure, exceptions.NotFound):
                 if retry_seconds is None:
                     board.consume(job, who)
-                else:
-                    board.park(job, who, retry_seconds, None)
+                else:  # Not parked again: a command would make it due at once.
+                    board.extend(job, retry_seconds)
 
     def _post(self, board: impl_sql.SQLJobBoard, job: jobs.Job) -> float | None:
         """Post a parked job. If it must be posted later, return after how many seconds."""
