@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from wbengine import exceptions
 from wbengine.conductors.backends import impl_blocking, impl_executor
 from wbengine.jobs.backends import impl_memory
 
@@ -29,3 +30,21 @@ def test_job_that_another_conductor_had_claimed_is_tried_later(
     board.consume(job, "me")
     assert conductor._take(1) == []
     assert not conductor._untried and not conductor._contended
+
+
+def test_job_whose_claim_failed_is_tried_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    board = impl_memory.MemoryJobBoard("board")
+    board.connect()
+    job = board.post("x")
+    conductor = impl_blocking.BlockingConductor("me", board)
+    conductor._postponed[job.uuid] = (math.inf, 0.0)
+    conductor._untried.append(job)
+
+    def fail(*args: object) -> None:
+        raise exceptions.JobFailure("the board fails")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(board, "claim", fail)
+        with pytest.raises(exceptions.JobFailure):
+            conductor._take(1)
+    assert conductor._take(1) == [job]

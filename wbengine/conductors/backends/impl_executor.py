@@ -331,8 +331,9 @@ class ExecutorConductor(base.Conductor):
             return taken
         self._poll_blocked_jobs()
         while self._untried:
+            is_claimed = self._claim(self._untried[0])  # If the board fails, the job stays.
             job = self._untried.popleft()
-            if self._claim(job):
+            if is_claimed:
                 return [job]
         return []
 
