@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -82,3 +83,23 @@ def test_stored_account_contains_the_home_of_a_parked_flow() -> None:
     account.settle(ONE, [PermitRequest("f", 1, 1, 0, 15.0, (), (), "home")], 0.0)
     assert Account.from_dict(account.to_dict()) == account
     assert account.flows["f"].home == "home"
+
+
+def test_url_of_a_database_does_not_change_its_home() -> None:
+    urls = [
+        "postgresql://localhost/flows",
+        "postgresql://ann:secret@127.0.0.1:5432/flows",
+        "postgresql:///flows?host=localhost",
+    ]
+    homes = {account_stores.home_of(PLACE, stores.fetch(url)) for url in urls}
+    assert len(homes) == 1
+    other = stores.fetch("postgresql://localhost:5433/flows")
+    assert account_stores.home_of(PLACE, other) not in homes
+
+
+def test_file_with_the_same_path_on_another_host_has_another_home(
+    databases: list[persistence.Backend], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = account_stores.home_of(PLACE, databases[0])
+    monkeypatch.setattr(socket, "gethostname", lambda: "another")
+    assert account_stores.home_of(PLACE, databases[0]) != home

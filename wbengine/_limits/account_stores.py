@@ -7,7 +7,7 @@ import dataclasses
 import hashlib
 import json
 import logging
-import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -190,12 +190,11 @@ def home_of(place: str | base.Backend | None, backend: base.Backend | None) -> s
     if not isinstance(place, str) or backend is None or not backend.stores_limits:
         return ""
     database: Any = backend  # As in `store_of`.
-    url, dialect = database.options.url, database.options.dialect
-    name = url.database or ""
-    if dialect == "sqlite":
-        name = os.path.realpath(name.removeprefix("file:"))
-    parts = (dialect, url.host, url.port, name, url.query.get("options"))
-    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+    # Each host has its own files, which may have the same path.
+    host = socket.gethostname() if database.options.dialect == "sqlite" else ""
+    # Its package imports SQLAlchemy.
+    place_of = object_names.load("wbengine._sql.database_places:place_of")
+    return hashlib.sha256(f"{host} {place_of(database.options)}".encode()).hexdigest()[:16]
 
 
 def store_of(place: str | base.Backend | None) -> Store:

@@ -271,8 +271,7 @@ class Membership:
         held = self.held - self.spare if keeps_permits else 0
         seconds = KEPT_SECONDS if held else 0
         flow, epoch, _, home = self.member
-        corrections = tuple(self._corrections)
-        return PermitRequest(flow, epoch, held, 0, seconds, (), corrections, home if held else "")
+        return PermitRequest(flow, epoch, held, 0, seconds, (), tuple(self._corrections), home)
 
     def add(self, request: PermitRequest, answer: Answer, at: float) -> bool:
         """Add the permits of an answer to a request. The caller must hold the lock.

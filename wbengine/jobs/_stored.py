@@ -11,7 +11,6 @@ import abc
 import contextlib
 import json
 import logging
-import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeVar
@@ -36,9 +35,6 @@ __all__ = [
 LOG: Final = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
-
-#: Host names that every host uses for itself.
-_LOOPBACKS: Final = ("localhost", "127.0.0.1", "::1")
 
 _MAX_CLAIM_SECONDS: Final = 1e9
 
@@ -663,11 +659,6 @@ def located(job: base.Job, key: Callable[[StoredJob], _T], find: Callable[[str],
     if location is None:
         raise missing_job_error(job)
     return location
-
-
-def host_name(host: str) -> str:
-    """Return the name of a host as other hosts know it, also for localhost."""
-    return socket.gethostname() if host in _LOOPBACKS else host
 
 
 def missing_job_error(job: base.Job) -> exceptions.NotFound:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Final, NamedTuple
 
 from wbengine import exceptions
-from wbengine._configuration import named_options
+from wbengine._configuration import host_names, named_options
 from wbengine._imports import installing
 from wbengine.jobs import _stored, base
 from wbengine.persistence import base as persistence_base
@@ -107,7 +107,7 @@ class EtcdJobBoard(_stored.StoredJobBoard):
                 name: value for name, value in self._settings.items() if name in _CLIENT_OPTIONS
             }
             self._client = etcd3gw.Etcd3Client(**{"timeout": _TIMEOUT_SECONDS, **client_options})
-            host = _stored.host_name(client_options.get("host", "localhost"))
+            host = host_names.host_name(client_options.get("host", "localhost"))
             self.address = f"{host}:{client_options.get('port', 2379)}"
 
     @property

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final, TypeVar
 
 from wbengine._concurrency import conditions
-from wbengine._configuration import named_options
+from wbengine._configuration import host_names, named_options
 from wbengine._imports import installing
 from wbengine._redis import client_options
 from wbengine._redis.lua_scripts import Step
@@ -329,10 +329,9 @@ def _client(options: Mapping[str, Any]) -> Any:
 
 def _address(options: Mapping[str, Any]) -> str:
     if "unix_socket_path" in options:
-        return (
-            f"{_stored.host_name('localhost')}:{options['unix_socket_path']}/{options.get('db', 0)}"
-        )
-    host = _stored.host_name(str(options.get("host", "localhost")))
+        host = host_names.host_name("localhost")
+        return f"{host}:{options['unix_socket_path']}/{options.get('db', 0)}"
+    host = host_names.host_name(str(options.get("host", "localhost")))
     service = f"{options['sentinel']}@" if "sentinel" in options else ""
     port = options.get("port", 26379 if service else 6379)
     return f"{service}{host}:{port}/{options.get('db', 0)}"

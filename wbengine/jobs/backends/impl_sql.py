@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import random
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -16,7 +15,7 @@ from wbengine import _sql, exceptions, states
 from wbengine._concurrency.crash_points import crashpoint
 from wbengine._configuration import named_options
 from wbengine._introspection import object_names
-from wbengine._sql import dialects, local_wakeups
+from wbengine._sql import database_places, dialects, local_wakeups
 from wbengine.jobs import _places, _queues, _stored, base
 from wbengine.jobs.backends import _sql_turns
 from wbengine.persistence import _leases, backends, models
@@ -35,7 +34,6 @@ _T = TypeVar("_T")
 _JOBS: Final = tables.JOBS.name
 _FIRST_PAGE_SIZE: Final = 16
 MAX_PAGE_SIZE: Final = 1024
-_DEFAULT_PORTS: Final = {dialects.MYSQL: 3306, dialects.POSTGRESQL: 5432}
 #: Time for which a job is parked that only a signal makes due.
 _MAX_PARK_SECONDS: Final = 1e9
 #: Interval between two polls if a thread watches the file, in case the clock was set.
@@ -106,14 +104,7 @@ class SQLJobBoard(_stored.BaseStoredJobBoard):
     @property
     def address(self) -> str:
         """The database of the jobs, however processes and hosts write its URL."""
-        url, dialect = self._store.options.url, self._store.options.dialect
-        database = url.database or ""
-        if dialect == dialects.SQLITE:
-            return f"sqlite {os.path.realpath(database.removeprefix('file:'))}"
-        # psycopg also reads the host, the port and the schema in the query.
-        host = _stored.host_name(url.host or str(url.query.get("host", "localhost")))
-        port = url.port or url.query.get("port") or _DEFAULT_PORTS[dialect]
-        return f"{dialect} {host}:{port} {database} {url.query.get('options', '')}".rstrip()
+        return database_places.place_of(self._store.options)
 
     @property
     def connected(self) -> bool:

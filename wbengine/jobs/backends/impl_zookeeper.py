@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, Final, NamedTuple
 
 from wbengine import exceptions
-from wbengine._configuration import named_options
+from wbengine._configuration import host_names, named_options
 from wbengine._imports import installing
 from wbengine.jobs import _stored, base
 from wbengine.persistence import base as persistence_base
@@ -451,7 +451,7 @@ def _address(hosts: str) -> str:
     """Return a normalized address, independent of the order of the hosts."""
     servers, slash, above = hosts.partition("/")
     parts = [each.strip().rpartition(":") for each in servers.split(",")]
-    names = sorted(f"{_stored.host_name(host or port)}:{port}" for host, _, port in parts)
+    names = sorted(f"{host_names.host_name(host or port)}:{port}" for host, _, port in parts)
     return ",".join(names) + slash + above
 
 
