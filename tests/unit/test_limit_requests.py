@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -29,10 +29,16 @@ def board(tmp_path: Path) -> Iterator[impl_sql.SQLJobBoard]:
     with stores.backend(f"sqlite:///{tmp_path}/flows.db") as store:
         board = impl_sql.SQLJobBoard("board", persistence=store)
         board.connect()
-        engines.submit_many(limited.waiting, [{"tenant": name} for name in NAMES], backend=store)
-        for name, job in zip(NAMES, board.take("c", 5), strict=True):
-            board.park(job, "c", None, None, limit=name)
+        wait_for_limits(board, NAMES)
         yield board
+
+
+def wait_for_limits(board: impl_sql.SQLJobBoard, names: Sequence[str]) -> None:
+    """Submit a flow for each of these limits that waits for it."""
+    inputs = [{"tenant": name} for name in names]
+    engines.submit_many(limited.waiting, inputs, backend=board.persistence)
+    for name, job in zip(names, board.take("c", len(names)), strict=True):
+        board.park(job, "c", None, None, limit=name)
 
 
 def test_permits_of_many_limits_are_reserved_in_one_transaction(
@@ -77,6 +83,43 @@ def test_permit_that_becomes_free_during_a_reservation_is_offered(
     flows.poll()
     waiting = dict(board.limits_waited_for())
     assert sorted(waiting) == sorted({*NAMES} - {"l2"})
+
+
+def test_offered_flows_of_many_limits_are_read_with_one_request(
+    board: impl_sql.SQLJobBoard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = board.persistence
+    assert store is not None
+    flows, counts = _limited_flows.LimitedFlows(lambda: board, store, store), list[int]()
+    monkeypatch.setattr(_limited_flows, "_POLL_SECONDS", 0.0)
+    ready = board.ready
+
+    def record(uuids: Sequence[str]) -> set[str]:
+        counts.append(len(uuids))
+        return ready(uuids)
+
+    wait_for_limits(board, NAMES)
+    monkeypatch.setattr(board, "ready", record)
+    for _ in range(3):
+        flows.poll()
+    assert counts == [0, 5, 5]
+    assert len(board.take("c", 10)) == 5
+
+
+def test_flows_of_limits_on_later_pages_start_faster_and_faster(
+    board: impl_sql.SQLJobBoard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = board.persistence
+    assert store is not None
+    flows = _limited_flows.LimitedFlows(lambda: board, store, store)
+    monkeypatch.setattr(_limited_flows, "_POLL_SECONDS", 0.0)
+    monkeypatch.setattr(impl_sql, "MAX_PAGE_SIZE", len(NAMES))
+    wait_for_limits(board, [*NAMES, "page2"] * 6)
+    for _ in range(2 * 3):  # Two pages, for 1, 2 and 4 flows of each limit.
+        flows.poll()
+        for job in board.take("c", 100):
+            board.consume(job, "c")
+    assert board.job_count == 0
 
 
 def test_accounts_in_redis_are_read_with_one_request(monkeypatch: pytest.MonkeyPatch) -> None:

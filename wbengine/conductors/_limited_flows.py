@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from wbengine import states
@@ -54,7 +54,9 @@ class LimitedFlows:
         # Limits with permits for parked flows, according to engines of this process; the quotas are
         # those of the code.
         self._free: dict[str, Quota] = {}
-        # Flows that were offered last, for limits without an account.
+        # Flows that were offered last for limits without an account: in the previous round over
+        # all limits, and in this one.
+        self._offered_before: dict[str, list[str]] = {}
         self._offered: dict[str, list[str]] = {}
         self._next_poll = 0.0
         self._after = ""
@@ -87,8 +89,7 @@ class LimitedFlows:
         self._next_poll = time.monotonic() + _POLL_SECONDS
         waiting = self._board.limits_waited_for(self._after)
         if not self._after:
-            names = {name for name, _ in waiting}
-            self._offered = {name: self._offered[name] for name in names & self._offered.keys()}
+            self._offered_before, self._offered = self._offered, {}
         self._after = waiting[-1][0] if len(waiting) == impl_sql.MAX_PAGE_SIZE else ""
         for start in range(0, len(waiting), account_stores.MAX_ACCOUNTS_PER_BATCH):
             part = waiting[start : start + account_stores.MAX_ACCOUNTS_PER_BATCH]
@@ -116,12 +117,9 @@ class LimitedFlows:
             if name in accounts and accounts[name][0].log is not None
         ]
         units = self._units(of_costs)
-        for name, uuid in first_flows.items():
-            if name not in accounts:
-                self._offer_unknown(name)
-                continue
-            self._offered.pop(name, None)
-            account, now = accounts[name]
+        self._offer_unknown([name for name in first_flows if name not in accounts])
+        for name, (account, now) in accounts.items():
+            uuid = first_flows[name]
             request = PermitRequest.of_parked(uuid, units.get(uuid, 1.0))
             trial, quota = Account.from_dict(account.to_dict()), account.defined
             in_force = limit_changes.apply(name, quota, changes)
@@ -134,18 +132,19 @@ class LimitedFlows:
             if answer.resumable:  # A permit became free meanwhile.
                 self._offer(name, accounts[name][0])
 
-    def _offer_unknown(self, name: str) -> None:
-        """Offer flows that wait for a limit for which no flow has a permit.
+    def _offer_unknown(self, names: Iterable[str]) -> None:
+        """Offer flows that wait for limits for which no flow has a permit.
 
         The first one tells the quota. If it was taken and does not, its code may have no such limit
         any more. Then twice as many follow each time.
         """
-        offered = self._offered.get(name, [])
-        if offered and self._board.ready(offered):
-            return  # No conductor has taken them yet.
-        count = min(max(1, 2 * len(offered)), _MAX_OFFERED)
-        uuids = self._board.jobs_of_limit(name, count)
-        self._offered[name] = self._board.offer_limited(name, uuids)
+        before = {name: self._offered_before.get(name, []) for name in names}
+        untaken = self._board.ready([uuid for offered in before.values() for uuid in offered])
+        for name, offered in before.items():
+            if untaken.isdisjoint(offered):
+                count = min(max(1, 2 * len(offered)), _MAX_OFFERED)
+                offered = self._board.offer_limited(name, self._board.jobs_of_limit(name, count))
+            self._offered[name] = offered
 
     def _offer(self, name: str, account: Account) -> None:
         count = _MAX_OFFERED

@@ -374,7 +374,9 @@ class SQLJobBoard(_stored.BaseStoredJobBoard):
 
     def ready(self, uuids: Sequence[str]) -> set[str]:
         """Return those of these jobs that conductors may take now."""
-        parameters = {"board": self.namespace, "uuids": list(uuids)}
+        if not uuids:
+            return set()
+        parameters = {"uuids": list(uuids)}
         return self._transact(
             "Reading jobs that may be taken",
             lambda connection: set(connection.scalars(self._statements.ready, parameters)),
@@ -1001,7 +1003,7 @@ class _Statements:
             f"SELECT uuid FROM {_JOBS} WHERE uuid IN :uuids AND trashed = 0"
         ).bindparams(sa.bindparam("uuids", expanding=True, type_=sa.String))
         self.ready = sa.text(
-            f"SELECT uuid FROM {_JOBS} WHERE uuid IN :uuids AND board = :board AND {turns.READY}"
+            f"SELECT uuid FROM {_JOBS} WHERE uuid IN :uuids AND {turns.READY}"
         ).bindparams(sa.bindparam("uuids", expanding=True, type_=sa.String))
         self.select_job = sa.text(f"{jobs} WHERE {this_job}")
         self.posted = sa.text(f"{jobs} WHERE uuid IN :uuids AND board = :board").bindparams(
