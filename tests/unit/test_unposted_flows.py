@@ -61,7 +61,7 @@ def test_flow_with_an_earlier_time_than_others_is_posted(
         (late,) = connection.scalars(sa.select(uuid).where(uuid != posted.id))
     service._post_unposted()
     assert board.find(late) is None
-    monkeypatch.setattr(service, "_complete_at", 0.0, raising=False)
+    monkeypatch.setattr(service, "_complete_at", 0.0)
     service._post_unposted()
     assert board.find(late) is not None
     assert board.job_count == 2
@@ -79,7 +79,7 @@ def test_posted_flows_are_checked_once(
     for _ in range(3):
         submitted.append(engines.submit(signalled.flow, backend=store, board=board).id)
         service._post_unposted()
-        monkeypatch.setattr(service, "_complete_at", 0.0, raising=False)
+        monkeypatch.setattr(service, "_complete_at", 0.0)
         service._post_unposted()
     assert checked == submitted
 
