@@ -192,19 +192,6 @@ def test_engine_leaves_flow_that_another_engine_reverted_unchanged(act: str, bac
     assert step.runs == 1 and stored_flow(first, backend).state == states.SUCCESS
 
 
-def test_reverted_flow_runs_again_after_another_owner_left_it_unchanged(tmp_path: Path) -> None:
-    results: list[int] = []
-    with backends.backend(f"sqlite:///{tmp_path}/flows.db") as backend:
-        engine = engines.load(line(Step("a", results.pop)), backend=backend)
-        with pytest.raises(IndexError):
-            engine.run()
-        results.append(1)
-        with backend.get_connection() as connection:
-            connection.release_lease(hold(engine, backend, "another", 60.0))
-        engine.run()
-        assert engine.storage.get_flow_state() == states.SUCCESS
-
-
 def test_reset_is_refused_after_another_engine_completed_the_flow(backend: Any) -> None:
     first = engines.load(line(Step("a")), backend=backend)
     other = reload_engine(first, line(Step("a")), backend)

@@ -9,7 +9,6 @@ from tests.support.orders import Orders
 from tests.support.reading import flow_uuids, read_flow
 from tests.support.waiting import until
 from wbengine import engines, exceptions, operations, states, task
-from wbengine.engines import _flow_errors
 from wbengine.operations import _retention
 from wbengine.persistence import base as persistence
 
@@ -76,8 +75,7 @@ def interrupt(store: persistence.Backend, uuid: str) -> None:
         lease = connection.acquire_lease(uuid, "engine", 60.0)
         flow = connection.get_flow_details(uuid)
         flow.epoch = lease.epoch
-        reason = _flow_errors.Reason.of(exceptions.StorageFailure("the disk is full"))
-        flow.enter(states.FAILURE, connection.now(), *reason)
+        flow.enter(states.FAILURE, connection.now(), errors=exceptions.StorageFailure.__name__)
         connection.save_changes(flow, (), lease=lease)
         connection.release_lease(lease)
 

@@ -675,9 +675,8 @@ def _is_workflow(flow: Any) -> bool:
 
 def _was_interrupted(flow: models.FlowDetail) -> bool:
     """Return whether the latest run ended because the store failed: another run continues."""
-    why = flow.history[-1].why if flow.history else None
-    error = f"{exceptions.StorageFailure.__name__}:"  # As `_flow_errors.Reason.of` describes it.
-    return flow.state == states.FAILURE and (why or "").startswith(error)
+    errors = flow.history[-1].errors if flow.history else None
+    return flow.state == states.FAILURE and errors == exceptions.StorageFailure.__name__
 
 
 def _failure_of(flow: models.FlowDetail) -> ft.Failure:

@@ -160,8 +160,7 @@ class Ownership:
 
     def _latest_change(self) -> object:
         detail = self._storage.flow_detail
-        # Stores contain `errors` only if they are encrypted.
-        return detail.state, [change._replace(errors=None) for change in detail.history[-1:]]
+        return detail.state, detail.history[-1:]
 
     def _check_state(
         self, check_state: Callable[[str], object] | None, refused_ends: Collection[str]

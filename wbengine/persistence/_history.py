@@ -155,8 +155,7 @@ class Change(NamedTuple):
     """A change of a flow's state at a time in Unix seconds, on the clock of its engine.
 
     `why` is a one-line reason for display, for example the failure. It may contain secrets.
-    `errors` contains the names of the classes of the exceptions in it, separated by commas. Stored
-    flows have it only if they are encrypted.
+    `errors` contains the names of the classes of the exceptions in it, separated by commas.
     """
 
     state: str

@@ -29,8 +29,6 @@ __all__ = [
 
 #: Field of a tree with the encrypted fields.
 SEALED: Final = "sealed"
-#: Length of a change in the history of a flow that is not encrypted: state, time, reason.
-_PLAIN_CHANGE_LENGTH: Final = 3
 #: Key in the `meta` of a flow or logbook that this process has not decrypted.
 MARK: Final = "encrypted"
 
@@ -45,7 +43,7 @@ def sealed(kind: str, tree: Mapping[str, Any], *place: str) -> Mapping[str, Any]
     :raises NotTrusted, InvalidFormat: as `sealing.sealed` does.
     """
     if not sealing.is_on():
-        return _without_errors(tree) if kind == "flow" else tree
+        return tree
     readable: Tree = _parts().readable(kind, tree)
     secret = {name: value for name, value in tree.items() if readable[name] != value}
     # A process without keys recognizes the mark, and does not store the record again.
@@ -55,14 +53,6 @@ def sealed(kind: str, tree: Mapping[str, Any], *place: str) -> Mapping[str, Any]
     if secret:
         readable[SEALED] = sealing.sealed_tag(_text(secret), *place)
     return readable
-
-
-def _without_errors(tree: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the tree of a flow without `Change.errors`, for release 0.1, which cannot read them.
-
-    Only the readable part of an encrypted flow needs them.
-    """
-    return {**tree, "history": [change[:_PLAIN_CHANGE_LENGTH] for change in tree["history"]]}
 
 
 def sealed_parts(data: Tree, names: Iterable[str], *place: str) -> Tree:
