@@ -13,6 +13,7 @@ import pytest
 
 from wbengine import exceptions, states
 from wbengine.persistence import _trees, models
+from wbengine.persistence._commands import FlowCommand
 from wbengine.types import codec
 from wbengine.types import failure as ft
 
@@ -44,6 +45,24 @@ def test_values_without_json_form_round_trip() -> None:
     record.results = value
     again = _trees.record_of("task", json.loads(json.dumps(_trees.tree_of(record))))
     assert again.results == value and type(again.results[1]) is tuple
+
+
+def test_release_0_1_reads_the_history_of_a_flow() -> None:
+    """It reads three values of each change, and ignores unknown fields."""
+    record = models.FlowDetail("f")
+    record.enter(states.RUNNING, 1.0)
+    record.enter(states.FAILURE, 2.0, "ValueError: no", "ValueError")
+    tree = json.loads(json.dumps(_trees.tree_of(record)))
+    assert tree["history"] == [["RUNNING", 1.0, None], ["FAILURE", 2.0, "ValueError: no"]]
+    assert _trees.record_of("flow", tree).history == record.history
+    assert models.FlowDetail.from_dict(record.to_dict()).history == record.history
+    assert record.copy().history == record.history
+
+
+def test_command_of_release_0_1_is_read() -> None:
+    stored = {"what": "cancel", "reason": "late", "by": "Ann", "at": 1.0, "epoch": 0}
+    command = FlowCommand.from_dict(stored)
+    assert command == FlowCommand("cancel", "late", "Ann", 1.0)
 
 
 @pytest.mark.parametrize(

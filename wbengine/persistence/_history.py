@@ -10,8 +10,9 @@ from wbengine.types import failure as ft
 
 __all__ = [
     "FAILED", "MAX_CHANGES", "NOTE", "UNKNOWN", "Attempt", "Change", "Incident", "Outcome",
-    "changes_of", "entered_at", "error", "latest_runtime", "latest_start", "notes_of", "one_line",
-    "outcome", "runtime", "with_attempt", "with_change", "with_incident", "with_worker",
+    "changes_of", "entered_at", "error", "errors_of", "latest_runtime", "latest_start", "notes_of",
+    "one_line", "outcome", "runtime", "with_attempt", "with_change", "with_errors", "with_incident",
+    "with_worker",
 ]  # fmt: skip
 
 #: Maximum numbers of stored attempts (in addition to the latest one), incidents and state changes.
@@ -172,10 +173,27 @@ def with_change(history: tuple[Change, ...], latest: Change) -> tuple[Change, ..
     return (*history, latest)[-MAX_CHANGES:]
 
 
+def errors_of(history: Iterable[Change]) -> dict[str, str]:
+    """Return the `errors` of the changes that have some, by position.
+
+    They are stored beside the changes, because release 0.1 reads only changes without them.
+    """
+    return {str(n): each.errors for n, each in enumerate(history) if each.errors is not None}
+
+
+def with_errors(history: Iterable[Change], errors: Mapping[str, str]) -> tuple[Change, ...]:
+    """Return a history with the result of `errors_of`."""
+    return tuple(
+        each._replace(errors=errors[str(n)]) if str(n) in errors else each
+        for n, each in enumerate(history)
+    )
+
+
 def changes_of(fields: Mapping[str, Any]) -> tuple[Change, ...]:
     """Return the history in the fields of a stored flow; an empty one if it is damaged."""
     try:
-        return tuple(Change(*each) for each in fields.get("history", ()))
+        changes = [Change(*each) for each in fields.get("history", ())]
+        return with_errors(changes, fields.get("history_errors", {}))
     except TypeError:
         return ()
 

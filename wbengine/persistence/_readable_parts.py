@@ -46,6 +46,8 @@ def readable(kind: str, tree: Mapping[str, Any]) -> Tree:
     }
     if tree.get("name") == models.INJECTOR:
         shown["results"] = hidden(tree["results"])
+    if kind == _trees.FLOW:
+        shown["history"] = _changes(tree["history"], tree.get("history_errors", {}))
     return shown
 
 
@@ -78,13 +80,11 @@ def _error(text: str | None) -> str | None:
     return text if text is None else found[0] if found else _HIDDEN_TEXT
 
 
-def _changes(history: Sequence[Sequence[Any]]) -> list[list[Any]]:
-    return [_change(*change) for change in history]
-
-
-def _change(state: str, at: float, why: str | None, errors: str | None = None) -> list[Any]:
-    readable = why if why in _READABLE_REASONS else errors or _HIDDEN_TEXT
-    return [state, at, readable, errors]
+def _changes(history: Sequence[Sequence[Any]], errors: Mapping[str, str]) -> list[list[Any]]:
+    return [
+        [state, at, why if why in _READABLE_REASONS else errors.get(str(n), _HIDDEN_TEXT)]
+        for n, (state, at, why) in enumerate(history)
+    ]
 
 
 def _attempts(past: Sequence[Sequence[Any]]) -> list[list[Any]]:
@@ -155,7 +155,7 @@ _OF_TASKS: Final[Mapping[str, Callable[[Any], Any]]] = {
 }
 _FIELDS: Final[Mapping[str, Mapping[str, Callable[[Any], Any]]]] = {
     _trees.BOOK: {"meta": _meta},
-    _trees.FLOW: {"meta": _meta, "history": _changes},
+    _trees.FLOW: {"meta": _meta},
     _trees.TASK: _OF_TASKS,
     _trees.RETRY: {**_OF_TASKS, "results": _retry_results},
     _trees.ITEM: {**_OF_ATOMS, "value": _value},

@@ -932,6 +932,13 @@ def atom_detail_type(atom_detail: AtomDetail) -> str:
     raise TypeError(f"Unknown atom {atom_detail!r}: it must be the record of a task or a retry")
 
 
+class _ChangesKind(_fields.Tuples):
+    """The history of a flow. The field `history_errors` contains the `errors` of the changes."""
+
+    def dump(self, value: Iterable[Change], name: str, typed: bool) -> Any:
+        return [list(each[:3]) for each in value]
+
+
 @dataclasses.dataclass(slots=True, eq=False, repr=False)
 class FlowDetail(_Named):
     """The record of one flow with its atoms.
@@ -947,7 +954,8 @@ class FlowDetail(_Named):
 
     state: str | None = field(_fields.OneOf(states.FLOW_STATES))
     created: float | None = field(_fields.PLAIN)
-    history: tuple[Change, ...] = field(_fields.Tuples(Change), ())
+    history: tuple[Change, ...] = field(_ChangesKind(Change), ())
+    _history_errors: None = field(_fields.PLAIN, rare=True, source="history_errors")
     outlined: str | None = field(_fields.PLAIN)
     code: str | None = field(_fields.PLAIN)
     resent_at: float | None = field(_fields.PLAIN)
@@ -1240,8 +1248,16 @@ class FlowDetail(_Named):
             clone.add_all(detail.copy() for detail in self)
         return clone
 
+    @property
+    def history_errors(self) -> Mapping[str, str]:
+        """The `errors` of the history, as they are stored."""
+        return history.errors_of(self.history)
+
     def _complete(self, data: Mapping[str, Any]) -> None:
         self.created = data.get("created")
+        if "history_errors" in data:
+            self.history = history.with_errors(self.history, data["history_errors"])
+            self._history_errors = None
 
     def pformat(self, indent: int = 0, linesep: str = "\n") -> str:
         lines = [f"- uuid = {self.uuid}", f"- state = {self.state}"]
