@@ -99,6 +99,6 @@ def test_dashboard_process_writes_actions_of_keys_into_its_log(
     process.terminate()
     _, log = process.communicate(timeout=60)
     (line,) = [each for each in log.splitlines() if "wbengine.audit" in each]
-    assert "tasks pause, from key:ci, operator, 127.0.0.1" in line and "INFO" in line
+    assert "tasks pause 'shop.charge', from key:ci, operator, 127.0.0.1" in line and "INFO" in line
     assert "wbengine.dashboard" not in log, "other loggers keep the level"
     assert key.rpartition("_")[2] not in log

@@ -367,9 +367,10 @@ class Maps:
         self._refillable.pop(node, None)
         running = self.running.pop(node)
         fanout = running.fanout
-        fanout.items.in_flight = fanout.may_be_under_way
+        # An interruption of the run leaves items that it submitted.
+        fanout.items.in_flight = fanout.running > 0 or fanout.may_be_under_way
         self._storage.writer.mark(running.record)
-        return fanout.done > 0 or fanout.may_be_under_way
+        return fanout.done > 0 or fanout.items.in_flight
 
     def _end(self, running: _Running) -> tuple[MapCall, calls.Outcome]:
         self.drop(running.call.node)
@@ -551,9 +552,8 @@ class Fanout:
 
     @property
     def may_be_under_way(self) -> bool:
-        """True if an item may be in flight, in this run or an earlier one, or was interrupted."""
-        has_sent = self.running > 0 or not self._maybe_sent.isdisjoint(self._todo)
-        return has_sent or bool(self._interrupted)
+        """True if an item may be in flight that this run did not submit, or ended before."""
+        return bool(self._interrupted) or not self._maybe_sent.isdisjoint(self._todo)
 
     @property
     def _remaining(self) -> int:
