@@ -158,7 +158,7 @@ def test_forbidden_import_is_found() -> None:
 # Lines of code.
 
 MAX_LINES_OF_FLOW_SHOW = 17_100
-MAX_LINES_OF_FLOW_RUN = 29_950
+MAX_LINES_OF_FLOW_RUN = 30_000
 
 FLOW = """
 from wbengine import task
