@@ -18,6 +18,7 @@ from tests.support import python, workers
 from wbengine import __version__
 
 TOOL = workers.REPOSITORY / "tools" / "package"
+PINS = workers.REPOSITORY / "tools" / "_requirements.txt"
 #: A module that needs the extra, for each extra.
 MODULES = {
     "apprise": "wbengine.notifications._apprise",
@@ -141,9 +142,14 @@ def test_wheel_installs_with_extra(extra: str, built: Path, tmp_path: Path) -> N
     for name in installing.ELSEWHERE:
         environment.pop(name, None)
     python = tmp_path / "env" / "bin" / "python"
+    # Without them, pip tries out releases of the extra `test` for minutes.
+    pins = PINS.read_text(encoding="utf-8").splitlines()
+    pinned = [line.rstrip("\\ ") for line in pins if "==" in line and line[0] not in "# "]
+    (tmp_path / "pins.txt").write_text("\n".join(pinned), encoding="utf-8")
+    install = [python, "-m", "pip", "install", "--quiet", "--constraint", tmp_path / "pins.txt"]
     for command in (
         [sys.executable, "-m", "venv", tmp_path / "env"],
-        [python, "-m", "pip", "install", "--quiet", f"{wheel(built)}[{extra}]"],
+        [*install, f"{wheel(built)}[{extra}]"],
         [python, "-m", "pip", "check"],
         [python, "-I", "-c", f"import {MODULES[extra]}"],
     ):
