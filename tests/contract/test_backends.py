@@ -452,7 +452,7 @@ def test_reading_does_not_change_store(kind: str, conf: stores.Conf) -> None:
 
     reopened(conf, everything)
     assert stores.raw(conf) == before
-    reopened(conf, Connection.clear_all)
+    reopened(conf, lambda connection: connection.clear_all())
 
 
 @places.durable_dialects
