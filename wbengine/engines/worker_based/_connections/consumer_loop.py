@@ -300,6 +300,8 @@ class ConsumerLoop:
                 link.drain(timeout)
             except TimeoutError:
                 pass
+        # Its last calls acknowledge messages of this connection.
+        self._sender.stop()
         while self._pending_calls:
             self._pending_calls.popleft()()
         self._acknowledge_later(math.inf)

@@ -342,6 +342,7 @@ class Sender:
             self._settled.notify_all()
 
     def stop(self) -> None:
+        """Disconnect, and make the deferred calls here. Idempotent."""
         self.close()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
