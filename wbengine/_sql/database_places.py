@@ -12,7 +12,11 @@ __all__ = ["place_of"]
 
 
 def place_of(options: DatabaseOptions) -> str:
-    """Return the database and schema, however processes and hosts write its URL."""
+    """Return the database and schema, however processes and hosts write its URL.
+
+    Two names of a server differ. The identity of the server itself would be that of its copies,
+    too, and could change when its standby takes over.
+    """
     url, dialect = options.url, options.dialect
     database = url.database or ""
     if dialect == dialects.SQLITE:
