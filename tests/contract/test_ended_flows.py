@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tests.contract.stored_flows import make
 from wbengine import operations, states
 from wbengine.persistence import _commands, base, models
@@ -79,6 +81,29 @@ def test_flows_with_a_command_or_an_engine_are_kept(connection: Connection) -> N
     }
     assert connection.destroy_flows(flows) == [free]
     assert {row.uuid for row in connection.list_flows().flows} == {requested, owned}
+
+
+@places.dialects
+@pytest.mark.parametrize("late", [_commands.SUSPEND, _commands.CANCEL])
+def test_command_that_came_too_late_does_not_keep_an_ended_flow(
+    connection: Connection, late: str
+) -> None:
+    """The process of the engine died after the end of the flow, before it read the command."""
+    book, flow = make(models.TaskDetail("t"))
+    connection.save_logbook(book)
+    lease = connection.acquire_lease(flow.uuid, "somebody", 60)
+    flow.state = states.RUNNING
+    connection.save_changes(flow, [], lease=lease)
+    connection.put_command(flow.uuid, _commands.FlowCommand(late, '"what":"retry"'))
+    assert connection.list_flows(commanded=True).flows[0].command == late
+    flow.state = states.SUCCESS
+    connection.save_changes(flow, [], lease=lease)
+    connection.release_lease(lease)
+    (row,) = connection.list_flows().flows
+    assert row.command is None and connection.list_flows(commanded=True).flows == []
+    (ended_flow,) = connection.ended_flows({states.SUCCESS: FAR}, 9)
+    only = Removable((states.SUCCESS,), FAR)
+    assert connection.destroy_flows({ended_flow: only}) == [flow.uuid]
 
 
 def operation_book(connection: Connection, uuid: str) -> str:

@@ -130,6 +130,12 @@ class StoredFlow:
         self._items: dict[tuple[str, int], int] = {}
 
     @property
+    def pending_command(self) -> base.FlowCommand | None:
+        """The command, if an engine can carry it out in the state of the flow."""
+        command = self.command
+        return command if command and command.applies_to(self.detail.state) else None
+
+    @property
     def place(self) -> _listing.Position:
         created = self.detail.created
         return _listing.Position(self.book.created if created is None else created, self.number)
@@ -325,7 +331,8 @@ class MemoryConnection(base.Connection):
             if only is not None:
                 self._check_not_busy(flow, only.dead)
                 state = flow.detail.state or states.PENDING
-                if state not in only.states or flow.updated >= only.before or flow.command:
+                has_command = flow.pending_command is not None
+                if state not in only.states or flow.updated >= only.before or has_command:
                     raise only.refusal(flow_uuid)
             flow.book.discard(flow_uuid)
             self._delete_flow(flow_uuid)
@@ -440,7 +447,7 @@ class MemoryConnection(base.Connection):
                 and query.matches(flow.detail.uuid, flow.detail.name, flow.detail.own_meta)
                 and query.matches_state(flow.detail.state)
                 and query.matches_position(flow.place)
-                and (flow.command is not None or not query.commanded)
+                and (flow.pending_command is not None or not query.commanded)
                 and query.matches_error(flow.detail.error)
                 and (flow.detail.resent_at is not None or not query.resent)
                 and query.matches_engine(flow.detail.meta_value(models.ENGINE))
@@ -458,6 +465,7 @@ class MemoryConnection(base.Connection):
 
     def _row(self, stored_flow: StoredFlow) -> base.FlowRow:
         flow, lease = stored_flow.detail, self._current_lease(stored_flow)
+        command = stored_flow.pending_command
         tasks, steps = list[models.AtomDetail](), list[models.AtomDetail]()
         for atom in flow:
             if isinstance(atom, models.TaskDetail) and atom.name != models.INJECTOR:
@@ -476,7 +484,7 @@ class MemoryConnection(base.Connection):
             flow.error,
             flow.tags,
             flow.is_cancelled,
-            None if stored_flow.command is None else stored_flow.command.what,
+            None if command is None else command.what,
             flow.is_parked,
             flow.waits_for,
             flow.is_blocked,
@@ -501,8 +509,7 @@ class MemoryConnection(base.Connection):
             flow = self._flow(flow_uuid)
             self._check_not_busy(flow, dead)
             flow.detail.epoch += 1
-            if flow.command is not None and not flow.command.applies_to(flow.detail.state):
-                flow.command = None
+            flow.command = flow.pending_command
             flow.lease = _leases.Lease(flow_uuid, owner, flow.detail.epoch, flow.command)
             flow.until = self._backend.clock.monotonic() + seconds
             return flow.lease
@@ -555,9 +562,9 @@ class MemoryConnection(base.Connection):
         with self._backend.lock:
             stored_flows = ((uuid, self._backend.flows.get(uuid)) for uuid in flow_uuids)
             return {
-                uuid: flow.command
+                uuid: command
                 for uuid, flow in stored_flows
-                if flow and flow.command and flow.command.applies_to(flow.detail.state)
+                if flow and (command := flow.pending_command)
             }
 
     def put_signal(self, flow_uuid: str, signal: Signal) -> bool:

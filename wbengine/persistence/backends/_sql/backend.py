@@ -702,8 +702,8 @@ class SQLConnection(base.Connection):
 
     def commands(self, flow_uuids: Collection[str]) -> Mapping[str, base.FlowCommand]:
         rows_read = self._read_many("Looking for commands", self._sql.commands, flow_uuids)
-        read = ((uuid, rows.command_of(text), state) for uuid, text, state in rows_read)
-        return {uuid: each for uuid, each, state in read if each and each.applies_to(state)}
+        read = ((uuid, rows.pending_command(text, state)) for uuid, text, state in rows_read)
+        return {uuid: command for uuid, command in read if command is not None}
 
     def drop_job(self, flow_uuid: str) -> None:
         parameters = {"flow_uuid": flow_uuid}

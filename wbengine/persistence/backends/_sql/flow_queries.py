@@ -11,8 +11,8 @@ import sqlalchemy as sa
 
 from wbengine import states
 from wbengine._sql import dialects
-from wbengine.persistence import _commands, _listing, _pauses, base, models
 from wbengine.persistence import _history as history
+from wbengine.persistence import _listing, _pauses, base, models
 from wbengine.persistence.backends._sql import rows, tables
 from wbengine.types import _tags
 
@@ -253,7 +253,7 @@ def _conditions(
         )
         parameters["parent_key"] = _tags.PARENT
     if query.commanded:
-        conditions.append("f.wish IS NOT NULL")
+        conditions.append(rows.has_command("f."))
     if query.resent:
         conditions.append("f.resent_at IS NOT NULL")
     if query.since is not None:
@@ -313,6 +313,7 @@ def _row(
     has_owner = row["lease_owner"] is not None and row["remaining"] > 0
     changes = history.changes_of(other_fields)
     reason = history.why_suspended(changes)
+    command = rows.pending_command(row["wish"], row["state"])
     return base.FlowRow(
         row["uuid"],
         other_fields.get("name", row["name"]),
@@ -326,7 +327,7 @@ def _row(
         history.error(row["state"], changes),
         _tags.tags_in(meta),
         meta.get(models.CANCELLED) is not None,
-        _command(row["wish"]),
+        None if command is None else command.what,
         row["state"] == states.SUSPENDED and reason == history.PARKED,
         _listing.waits_of(meta.get(models.WAITS_FOR)),
         row["state"] == states.SUSPENDED and reason == history.BLOCKED,
@@ -339,8 +340,3 @@ def _row(
         meta.get(models.FORKED_FROM) is not None,
         bool(meta.get(models.FORKS)),
     )
-
-
-def _command(text: str | None) -> str | None:
-    what = rows.object_of(text).get("what")
-    return what if what in _commands.COMMANDS else None

@@ -13,17 +13,18 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from wbengine import exceptions
+from wbengine import exceptions, states
 from wbengine._sql import dialects
 from wbengine._text import json_text
 from wbengine.persistence import _sealed_fields, _trees
-from wbengine.persistence._commands import FlowCommand
+from wbengine.persistence._commands import CANCEL, SUSPEND, FlowCommand
 from wbengine.persistence.backends._sql import tables
 from wbengine.types import _tags
 
 __all__ = [
     "ATOM", "BOOK", "DAMAGE", "FLOW", "ITEM", "SIGNAL", "Row", "Shape", "command_of",
-    "command_text", "flow_fields", "object_of", "storable_text", "tag_rows", "text_of",
+    "command_text", "flow_fields", "has_command", "object_of", "pending_command", "storable_text",
+    "tag_rows", "text_of",
 ]  # fmt: skip
 
 Row = dict[str, Any]
@@ -152,6 +153,24 @@ def command_of(text: str | None) -> FlowCommand | None:
         return None if text is None else FlowCommand.from_dict(json.loads(text))
     except (ValueError, TypeError, RecursionError, exceptions.InvalidFormat):
         return None
+
+
+def pending_command(text: str | None, state: str | None) -> FlowCommand | None:
+    """Return the command of a flow in this state, or None if no engine can carry it out."""
+    command = command_of(text)
+    return command if command is not None and command.applies_to(state) else None
+
+
+def has_command(flow: str = "") -> str:
+    """Return SQL for whether a flow has a command as in `pending_command`.
+
+    :param flow: prefix of the columns of the flow.
+    """
+    ended = ", ".join(f"'{state}'" for state in sorted(states.FLOW_ENDED))
+    # `what` is the first field of `FlowCommand`, also in release 0.1.
+    late = " OR ".join(f'{flow}wish LIKE \'{{"what":"{what}"%\'' for what in (CANCEL, SUSPEND))
+    has_ended = f"{flow}state IS NOT NULL AND {flow}state IN ({ended})"
+    return f"({flow}wish IS NOT NULL AND NOT ({has_ended} AND ({late})))"
 
 
 def object_of(text: str | None) -> dict[str, Any]:

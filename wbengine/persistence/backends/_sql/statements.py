@@ -177,7 +177,7 @@ class Statements:
         self.destroy_removable = sa.text(
             f"DELETE FROM {_FLOWS} {flow} AND ({free} OR lease_epoch = :dead)"
             f" AND COALESCE(state, '{states.PENDING}') IN :states"
-            " AND COALESCE(updated, created) < :before AND wish IS NULL"
+            f" AND COALESCE(updated, created) < :before AND NOT {rows.has_command()}"
         ).bindparams(sa.bindparam("states", expanding=True))
         is_child = (
             f"EXISTS (SELECT 1 FROM {_TAGS} t JOIN {_FLOWS} p ON p.uuid = t.text"
@@ -192,7 +192,7 @@ class Statements:
         self.expired = {
             state: f"SELECT uuid, state, book_uuid, ended FROM {_FLOWS} WHERE state = '{state}'"
             f" AND ended >= :since AND ended < :{state}"
-            f" AND COALESCE(updated, created) < :{state} AND wish IS NULL"
+            f" AND COALESCE(updated, created) < :{state} AND NOT {rows.has_command()}"
             f" AND {free} AND NOT {is_child} AND NOT {is_forked} ORDER BY ended LIMIT :most"
             for state in states.FLOW_ENDED
         }
