@@ -1,4 +1,4 @@
-"""The index of tags in databases: rows that lists read, and deletion."""
+"""Rows that lists of flows by tag and by uuid read in databases, and deletion of tags."""
 
 from __future__ import annotations
 
@@ -93,6 +93,19 @@ def test_page_of_flows_with_tag_reads_few_rows(
             page = connection.find_flows(query)
             assert len(page.flows) == (7 if condition == "team=a" else size)
             after = Position.parse(page.after) if page.after else None
+
+
+@pytest.mark.slow
+def test_search_by_start_of_uuid_reads_few_rows(many: SQLBackend) -> None:
+    with many.get_connection() as connection:
+        (flow,) = connection.list_flows(limit=1).flows
+        for start in (flow.uuid[:8], flow.uuid[:9], flow.uuid):
+            assert [row.uuid for row in connection.list_flows(uuid=start).flows] == [flow.uuid]
+        for start in ("%", "____", "\\", f"{flow.uuid[:8]}g", f"{flow.uuid}0"):
+            assert connection.list_flows(uuid=start).flows == []
+    query = Query(uuid=flow.uuid[:8])
+    statement, parameters = flow_queries._statement(many.engine.dialect.name, query)
+    assert rows_read(many, statement, parameters) < 20
 
 
 @pytest.mark.slow

@@ -263,11 +263,15 @@ def _conditions(
         conditions.append("f.book_uuid = :book")
         parameters["book"] = query.book
     if query.uuid is not None:
-        conditions.append("substr(f.uuid, 1, :length) = :uuid")
-        parameters |= {"uuid": query.uuid, "length": len(query.uuid)}
-        if dialect != dialects.POSTGRESQL:  # PostgreSQL may order texts by the rules of a language.
+        parameters["uuid"] = query.uuid
+        if dialect == dialects.POSTGRESQL:
+            # With the collation C (from PostgreSQL 15), this reads a range of the index. The order
+            # of a language has no such range: all uuids are read, but not all rows.
+            conditions.append(f"f.uuid IN (SELECT uuid FROM {_FLOWS} WHERE uuid ^@ :uuid)")
+        else:
+            conditions.append("substr(f.uuid, 1, :length) = :uuid")
             conditions.append("f.uuid >= :uuid AND f.uuid < :above")
-            parameters["above"] = f"{query.uuid}\U0010ffff"
+            parameters |= {"length": len(query.uuid), "above": f"{query.uuid}\U0010ffff"}
     if query.flow is not None:
         conditions.append("f.uuid = :flow")
         parameters["flow"] = query.flow
