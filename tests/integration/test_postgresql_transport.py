@@ -181,7 +181,7 @@ TAKEN: dict[str, Any] = {
         (sql.SETTLE, {"numbers": [1], "consumers": ["c"]}),
         (sql.NONEMPTY, ranges("q")),
         (sql.LEAVE, {"consumer": "c", "holder": "w", "undelivered": [], "unanswered": []}),
-        (sql.SWEEP, {"seconds": 1.0}),
+        (sql.SWEEP, {"seconds": 1.0, "gone": 1.0}),
     ],
 )
 def test_rows_and_messages_are_found_by_index(
@@ -195,7 +195,8 @@ def test_rows_and_messages_are_found_by_index(
 
 def test_sweep_does_not_read_messages_of_living_consumers(database: Database) -> None:
     database.open()
-    assert "Index Cond: ((consumer > gaps.low) AND" in plan(database, sql.SWEEP, seconds=1.0)
+    text = plan(database, sql.SWEEP, seconds=1.0, gone=1.0)
+    assert "Index Cond: ((consumer > gaps.low) AND" in text
 
 
 def test_taken_message_is_found_by_its_number_in_each_index(database: Database) -> None:
@@ -357,7 +358,7 @@ def test_sweep_keeps_messages_that_another_consumer_took_meanwhile(database: Dat
     publish(living, b"a?")
     database.ask("UPDATE wbe_messages SET consumer = 'dead'")
     with psycopg.connect(database.url) as first, ThreadPoolExecutor(1) as pool:
-        first.execute(sql.SWEEP, {"seconds": DEAD_AFTER_SECONDS})
+        first.execute(sql.SWEEP, {"seconds": DEAD_AFTER_SECONDS, "gone": 600.0})
         second = pool.submit(other._sweep)
         until(lambda: database.ask("SELECT 1 FROM pg_locks WHERE NOT granted"))
         first.execute("UPDATE wbe_messages SET consumer = %s", (living._name,))

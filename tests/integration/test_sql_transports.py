@@ -85,27 +85,96 @@ def test_message_of_unknown_queue_is_deleted_by_hourly_sweep(database: Database)
     assert database.ask("SELECT queue FROM wbe_messages ORDER BY n") == [("q",), ("deleted",)]
 
 
-def test_take_during_outage_is_undone_by_next_connection(database: Database, lossy: Lossy) -> None:
-    """The holder lives, so no other consumer would release the row."""
-    database.put(database.open(), "a")
-    worker = lossy.open("w")
+def lose_take(lossy: Lossy, worker: SQLBroker) -> None:
+    """Let the worker take `a`, and lose the reply and the server."""
     worker.watch("q")
     worker.refresh()
     with ThreadPoolExecutor(1) as pool:
         lossy.lose_commit(worker)
         taking = pool.submit(worker.take_many, [(10, ["q"])])
-        until(lambda: database.messages()[0][0])
-        assert database.ledger.state("a") == _ledger.Row("a", 1, "claimed", "w")
+        until(lambda: lossy.database.messages()[0][0])
+        assert lossy.database.ledger.state("a") == _ledger.Row("a", 1, "claimed", "w")
         lossy.proxy.refuse()
         lossy.proxy.cut()
         with pytest.raises(worker.recoverable_connection_errors):
             taking.result()
+
+
+def test_take_during_outage_is_undone_by_next_connection(database: Database, lossy: Lossy) -> None:
+    """The holder lives, so no other consumer would release the row."""
+    database.put(database.open(), "a")
+    worker = lossy.open("w")
+    lose_take(lossy, worker)
     worker.close()
     assert database.messages()[0][0]
     lossy.proxy.accept()
     lossy.open("w")
     assert database.messages() == [(None, False)]
     assert database.ledger.state("a") == _ledger.Row("a", 1, "open")
+
+
+def be_silent(database: Database, seconds: float) -> None:
+    """Let all consumers and workers be silent for some time."""
+    database.ask("UPDATE wbe_consumers SET beat = beat - %s", seconds)
+    database.ask("UPDATE wbe_ledger_holders SET beat = beat - %s", seconds)
+
+
+def test_take_is_undone_after_a_silence_of_the_worker(database: Database, lossy: Lossy) -> None:
+    """Otherwise its task would fail with WorkerLost, although no worker received it."""
+    other = database.open()
+    database.put(other, "a")
+    worker = lossy.open("w")
+    lose_take(lossy, worker)
+    worker.close()
+    be_silent(database, 300)
+    other._sweep()
+    assert database.ask("SELECT 1 FROM wbe_consumers WHERE name = %s", worker._name) == []
+    lossy.proxy.accept()
+    lossy.open("w")
+    assert database.messages() == [(None, False)]
+    assert database.ledger.state("a") == _ledger.Row("a", 1, "open")
+
+
+def test_undelivered_request_is_undone_after_its_consumer_was_renamed(database: Database) -> None:
+    """A frozen worker is treated as dead, and continues under another name."""
+    worker, other = database.open("w"), database.open()
+    database.put(other, "a", "b", "c")
+    delivered, undelivered, late = take(worker)
+    be_silent(database, 300)
+    other._sweep()
+    former_name, worker._next_report_at = worker._name, 0.0
+    worker.refresh()
+    assert worker._name != former_name
+    assert worker.settle_many([delivered]) is True
+    worker.requeue(undelivered, delivered=False)
+    assert database.ledger.state("b") == _ledger.Row("b", 1, "open")
+    worker._undelivered.add(late.token[1])
+    worker.close()
+    assert database.messages() == [(None, False)] * 2
+    assert database.ledger.state("c") == _ledger.Row("c", 1, "open")
+
+
+@pytest.mark.parametrize("change", ["dead", "reopened", "done", "dropped"])
+def test_claimed_request_stays_until_worker_is_dead_or_row_changes(
+    database: Database, change: str
+) -> None:
+    worker, other = database.open("w"), database.open()
+    database.put(other, "a")
+    take(worker)
+    be_silent(database, 300)
+    other._sweep()
+    assert database.messages() == [(worker._name, False)]
+    if change == "dead":
+        be_silent(database, 301)
+    elif change == "reopened":
+        database.ledger.reopen("a", 2)
+        assert database.ledger.claim("a", 2, "other").granted
+    elif change == "done":
+        assert database.ledger.finish("a", 1, "w", b"lost")
+    else:
+        database.ledger.drop("a")
+    other._sweep()
+    assert database.messages() == [(None, True)]
 
 
 def test_close_after_end_of_session_logs_no_error(

@@ -288,8 +288,12 @@ class Requests:
         elif isinstance(self.broker, redis_broker.RedisBroker):
             self.broker._run(redis_scripts.leave(self.broker._consumer_name, ()))
         elif isinstance(self.broker, sql_broker.SQLBroker):
-            silent = "UPDATE wbe_consumers SET beat = 0 WHERE name = %(name)s"
-            self.broker._run(silent, {"name": self.broker._name})
+            for table, key, name in (
+                ("wbe_consumers", "name", self.broker._name),
+                ("wbe_ledger_holders", "holder", self.name),
+            ):
+                silent = f"UPDATE {table} SET beat = 0 WHERE {key} = %(name)s"
+                self.broker._run(silent, {"name": name})
         else:
             self.broker.close()
 

@@ -555,7 +555,8 @@ def REPORT(transaction: Transaction, values: Values) -> Rows:
 def SWEEP(transaction: Transaction, values: Values) -> Rows:
     """Requeue the messages of consumers that have not reported, and of unknown ones.
 
-    Each name is used once, so an unknown consumer does not come back.
+    Each name is used once, so an unknown consumer does not come back. Messages that hold claims of
+    workers that are not `gone` are left for `LEAVE`, because no other worker can run them.
     """
     is_dead = f"abs({NOW} - beat) > %(seconds)s"
     names = _column(transaction.rows(f"SELECT name FROM wbe_consumers WHERE {is_dead}", values))
@@ -567,11 +568,19 @@ def SWEEP(transaction: Transaction, values: Values) -> Rows:
     unknown = """
     SELECT consumer FROM (SELECT DISTINCT consumer FROM wbe_messages WHERE consumer > '') AS taken
     WHERE NOT EXISTS (SELECT 1 FROM wbe_consumers WHERE name = consumer)"""
+    claimed = f"""
+    SELECT STRAIGHT_JOIN n FROM wbe_messages m
+    JOIN wbe_ledger l ON l.id = m.id AND l.epoch = m.epoch
+    JOIN wbe_ledger_holders h ON h.holder = l.holder
+    WHERE consumer = %(name)s AND claimed AND state = {CLAIMED}
+      AND abs({NOW} - beat) <= %(gone)s"""
     counts: dict[str, int] = {}
     for name in _column(transaction.rows(unknown)):
         old = transaction.rows(
             "SELECT n, queue FROM wbe_messages WHERE consumer = %(name)s FOR UPDATE", {"name": name}
         )
+        left = {*_column(transaction.rows(claimed, {**values, "name": name}))}
+        old = [row for row in old if row[0] not in left]
         _requeue(transaction, old, again=True)
         for _, queue in old:
             counts[queue] = counts.get(queue, 0) + 1

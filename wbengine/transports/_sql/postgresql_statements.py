@@ -296,9 +296,11 @@ old AS MATERIALIZED (
   FOR UPDATE)
 UPDATE wbe_consumers c SET beat = {NOW} FROM old WHERE c.name = old.name
 RETURNING c.beat - old.beat"""
-#: Requeues the messages of consumers that have not reported, and of unknown ones. Only the parts of
-#: the index between the names of living consumers are read: as long as a transaction of any program
-#: is open, the index contains all messages that these have taken since its start.
+#: Requeues the messages of consumers that have not reported, and of unknown ones. Those that hold
+#: claims of workers that are not `gone` are left for `LEAVE`, because no other worker can run them.
+#: Only the parts of the index between the names of living consumers are read: as long as a
+#: transaction of any program is open, the index contains all messages that these have taken since
+#: its start.
 SWEEP: Final = f"""
 WITH dead AS (DELETE FROM wbe_consumers WHERE abs({NOW} - beat) > %(seconds)s RETURNING name),
 waiting AS (DELETE FROM wbe_waiters WHERE consumer IN (SELECT name FROM dead)),
@@ -308,7 +310,12 @@ gaps AS MATERIALIZED (
     SELECT name FROM wbe_consumers WHERE abs({NOW} - beat) <= %(seconds)s) AS living(name)),
 old AS MATERIALIZED (
   SELECT m.* FROM gaps CROSS JOIN LATERAL (
-    SELECT n, consumer FROM wbe_messages WHERE consumer > low AND consumer < high OFFSET 0) AS m),
+    SELECT n, consumer, claimed, id, epoch FROM wbe_messages
+    WHERE consumer > low AND consumer < high OFFSET 0) AS m
+  WHERE NOT claimed OR NOT EXISTS (
+    SELECT 1 FROM wbe_ledger l JOIN wbe_ledger_holders h ON h.holder = l.holder
+    WHERE l.id = m.id AND l.epoch = m.epoch AND l.state = {CLAIMED}
+      AND abs({NOW} - h.beat) <= %(gone)s OFFSET 0)),
 back AS (
   UPDATE wbe_messages m SET consumer = NULL, take = NULL, claimed = false, again = true
   FROM old WHERE m.n = ANY(ARRAY(SELECT n FROM old)) AND m.n = old.n AND m.consumer = old.consumer

@@ -5,7 +5,9 @@ Options: :ref:`transport-options`.
 Messages are rows. A consumer takes messages with `SKIP LOCKED`, and claims the rows of their
 requests in the same transaction. Consumers report once a second. If one is silent for `dead_after`
 seconds on the server's clock, its messages are requeued in their old place and marked as
-redelivered. After a failover to a server whose clock is behind, last reports are in the future, and
+redelivered. Those that hold claims stay, until their rows have changed or their worker has sent no
+heartbeat for ten minutes: a worker that reconnects undoes the claims of messages that it did not
+receive. After a failover to a server whose clock is behind, last reports are in the future, and
 count like old ones. Messages may remain unacknowledged for any time.
 
 A database contributes a `Session`, and the module of its statements (`SQLBroker.sql`). Each of them
@@ -48,7 +50,8 @@ LOG = logging.getLogger(__name__)
 #: The queues of each message.
 Routed = Sequence[Sequence[str]]
 
-#: Silence of its owner after which an owned queue is reported, and after which it is deleted.
+#: Silence of its owner after which an owned queue is reported, and after which it is deleted and
+#: claimed messages are requeued.
 _SILENT_AFTER_SECONDS: Final = 15.0
 _GONE_AFTER_SECONDS: Final = 600.0
 #: Time after which an unused queue is deleted with its messages.
@@ -118,6 +121,8 @@ class SQLBroker(Broker):
         self._routes = self._read_routes()
         #: Name of this consumer; '' before it is registered.
         self._name = ""
+        # All names, because former ones may still have messages.
+        self._names: list[str] = []
         self._owned: set[str] = set()
         self._watched_queues: Counter[str] = Counter()
         self._take_numbers = itertools.count(1)
@@ -338,11 +343,13 @@ class SQLBroker(Broker):
             self._report()
 
     def _join(self) -> None:
-        # Each name is used once, because the messages of a forgotten name were requeued.
+        # Each name is used once, because the messages of a forgotten name were requeued, except
+        # those with claims. `close` sends the departures of all names.
         name = uuid.uuid4().hex
         self._run(self.sql.JOIN, {"consumer": name})
         self._listen(name)
         self._name = name
+        self._names.append(name)
         self._postpone_sweeps()
 
     def _postpone_sweeps(self) -> None:
@@ -353,7 +360,8 @@ class SQLBroker(Broker):
 
     def _sweep(self) -> None:
         """Requeue the messages of dead consumers."""
-        requeued = self._run(self.sql.SWEEP, {"seconds": self._dead_after})
+        values = {"seconds": self._dead_after, "gone": _GONE_AFTER_SECONDS}
+        requeued = self._run(self.sql.SWEEP, values)
         if requeued:
             count = sum(count for _, count in requeued)
             LOG.warning("consumers died: %d messages were requeued", count)
@@ -517,7 +525,7 @@ class SQLBroker(Broker):
         if self._closed:
             return
         self._closed = True
-        if self._name and not self._session.is_inherited:
+        if self._names and not self._session.is_inherited:
             self._leave()
         self._session.close()
         self._nudge.close()
@@ -525,23 +533,25 @@ class SQLBroker(Broker):
     def _leave(self) -> None:
         """Requeue unacknowledged messages. Never raises; others notice the silence later."""
         departure = {
-            "consumer": self._name,
             "holder": self._rows.holder or None,
             "undelivered": [*self._undelivered],
             "unanswered": [*self._unanswered],
         }
+        unsent = [{**departure, "consumer": name} for name in self._names]
         try:
             # A new session first ends those that were lost, which may still execute a take.
             is_usable = not (self._missed or self._session.is_broken)
             session = self._session if is_usable else self.session_type(self.place)
             try:
-                self._send_departure(session, departure)
+                while unsent:
+                    self._send_departure(session, unsent[-1])
+                    unsent.pop()
             finally:
                 if session is not self._session:
                     session.close()
         except self._failures as error:
             LOG.debug("%s did not receive the end of a consumer: %s", self.place.shown, error)
-            _unsent_departures.setdefault(self.place, []).append(departure)
+            _unsent_departures.setdefault(self.place, []).extend(unsent)
 
     def _send_departure(self, session: Session, departure: Mapping[str, Any]) -> None:
         requeued = session.run(self.sql.LEAVE, departure)
