@@ -80,26 +80,23 @@ def rows(
         hint = object_names.hint(state, STATES)
         raise ValueError(f"state must be one of {', '.join(STATES)}, got {state!r}{hint}")
     found: list[RowView] = []
-    rows_read, limit = 0, _ledger.check_limit(limit)
+    rows_read, limit, last_number = 0, _ledger.check_limit(limit), 0
+    is_filtered = state is not None or is_chosen is not None
     while True:
-        size = missing = limit - len(found)
-        if state is not None or is_chosen is not None:
-            size = _ledger.MAX_LISTED_ROWS  # Few rows may match.
-        while True:
-            page = ledger.list_rows(size, after)
-            views = (
-                RowView(row.id, row.epoch, row.state, row.holder, row.age) for row in page.rows
-            )
-            matching = [
-                (number, view)
-                for number, view in enumerate(views, 1)
-                if state in (None, view.state) and (is_chosen is None or is_chosen(view))
-            ]
-            if len(matching) <= missing:
-                break
+        missing = limit - len(found)
+        size = _ledger.MAX_LISTED_ROWS if is_filtered else missing  # Few rows may match a filter.
+        page = ledger.list_rows(last_number or size, after)
+        views = (RowView(row.id, row.epoch, row.state, row.holder, row.age) for row in page.rows)
+        matching = [
+            (number, view)
+            for number, view in enumerate(views, 1)
+            if state in (None, view.state) and (is_chosen is None or is_chosen(view))
+        ]
+        if len(matching) > missing:
             # The next page must start after the last row of this one. Rows may change meanwhile.
-            size = matching[missing - 1][0]
+            last_number = matching[missing - 1][0]
+            continue
         found += [view for _, view in matching]
-        rows_read, after = rows_read + len(page.rows), page.after
+        rows_read, after, last_number = rows_read + len(page.rows), page.after, 0
         if after is None or len(found) >= limit or rows_read >= _MAX_ROWS_READ:
             return RowPage(tuple(found), after)
