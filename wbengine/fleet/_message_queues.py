@@ -100,18 +100,15 @@ def list_queues(
     :raises TransportFailure: if the broker refuses or is unavailable.
     :raises NotFound: if a name matches no queue or several.
     """
-    workers = fleet.workers(wait=wait)
     served: dict[str, list[fleets.WorkerView]] = {}
-    for worker in workers:
+    for worker in fleet.workers(wait=wait):
         for queue in (*worker.queues, worker.name):
             served.setdefault(queue, []).append(worker)
     queue_names = {*served, *names, dead_letters.queue_name(fleet.exchange)}
-    counted_queues = [
-        counted for counted in _count(fleet, queue_names) if counted.name != fleet.own_queue
-    ]
     views = [
         _queue_view(counted, served.get(counted.name, ()), fleet.exchange)
-        for counted in counted_queues
+        for counted in _count(fleet, queue_names)
+        if counted.name != fleet.own_queue
     ]
     if not names:
         return views
