@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -22,8 +21,6 @@ from wbengine.engines.worker_based._worker_side import describing
 from wbengine.views import _formatting
 
 __all__ = ["Fleet", "PingView", "WorkView", "WorkerView"]
-
-LOG = logging.getLogger(__name__)
 
 #: Maximum number of seconds to wait for the first worker.
 WAIT_SECONDS: Final = 2.0
@@ -259,12 +256,8 @@ class Fleet:
         :param names: full names, beginnings of names, or names of hosts.
         :raises NotFound: if a name matches no worker or several.
         """
-        requested_names = list(names)
-        workers_by_name = {worker.name: worker for worker in self.workers(wait=wait)}
-        chosen_names = {
-            _worker_named(name, workers_by_name.values()).name: None for name in requested_names
-        }
-        return [workers_by_name[name] for name in chosen_names]
+        workers = self.workers(wait=wait)
+        return list(dict.fromkeys(_worker_named(name, workers) for name in names))
 
     def ping(self, names: Collection[str] | None = None, timeout: float = 2.0) -> list[PingView]:
         """Ping workers (None: all known workers), and wait `timeout` seconds at most.
@@ -335,10 +328,10 @@ def _has_obeyed(command: str, state: str | None, until_stopped: bool) -> bool:
 
 def _worker_named(name: str, workers: Collection[WorkerView]) -> WorkerView:
     host = describing.host_name(name)
-    by_name = [worker for worker in workers if name and worker.name == name]
-    by_host = [worker for worker in workers if name and worker.host == host]
-    by_beginning = [worker for worker in workers if name and worker.name.startswith(name)]
-    for matches in (by_name, by_host, by_beginning):
+    by_name = [worker for worker in workers if worker.name == name]
+    by_host = [worker for worker in workers if worker.host == host]
+    by_beginning = [worker for worker in workers if worker.name.startswith(name)]
+    for matches in (by_name, by_host, by_beginning) if name else ():
         if len(matches) == 1:
             return matches[0]
         if matches:
