@@ -6,6 +6,7 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from wbengine import exceptions as exc
@@ -26,6 +27,7 @@ def untrusted() -> int:
     return _untrusted
 
 
+@dataclass(slots=True, eq=False)
 class Handler:
     """The handler of one type of message.
 
@@ -34,18 +36,9 @@ class Handler:
     before it is processed (at most once).
     """
 
-    __slots__ = ("owns_ack", "process_message", "validator")
-
-    def __init__(
-        self,
-        process_message: ProcessMessage,
-        validator: Callable[[Any], None] | None = None,
-        *,
-        owns_ack: bool = False,
-    ) -> None:
-        self.process_message = process_message
-        self.validator = validator
-        self.owns_ack = owns_ack
+    process_message: ProcessMessage
+    validator: Callable[[Any], None] | None = None
+    owns_ack: bool = field(default=False, kw_only=True)
 
 
 class TypeDispatcher:
@@ -58,34 +51,28 @@ class TypeDispatcher:
     If one of the `requeue_filters` returns True, the message is requeued.
     """
 
+    __slots__ = ("_untrusted_warnings", "handled", "refused", "requeue_filters", "type_handlers")
+
     def __init__(
         self,
         type_handlers: Mapping[str, Handler] | None = None,
         requeue_filters: Sequence[RequeueFilter] | None = None,
     ) -> None:
-        self._type_handlers = dict(type_handlers or {})
-        self._requeue_filters = list(requeue_filters or ())
+        self.type_handlers = dict(type_handlers or {})
+        self.requeue_filters = list(requeue_filters or ())
         self.refused: Counter[str] = Counter()
         self.handled: Counter[str] = Counter()
         self._untrusted_warnings = RareWarnings(LOG)
 
-    @property
-    def type_handlers(self) -> dict[str, Handler]:
-        return self._type_handlers
-
-    @property
-    def requeue_filters(self) -> list[RequeueFilter]:
-        return self._requeue_filters
-
     def on_message(self, data: Any, message: Any) -> None:
         """Process one message; never raises because of its content."""
         try:
-            for wants in self._requeue_filters:
+            for wants in self.requeue_filters:
                 if wants(data, message):
                     message.requeue()
                     return
             kind = message.properties.get("type")
-            handler = self._type_handlers.get(kind) if isinstance(kind, str) else None
+            handler = self.type_handlers.get(kind) if isinstance(kind, str) else None
             if handler is None:
                 self.refuse(
                     message, "type", f"no handler exists for messages of type {str(kind)[:80]!r}"
