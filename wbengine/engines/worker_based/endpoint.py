@@ -37,9 +37,12 @@ class Endpoint:
     """A task class with its `execute` and `revert`, under its dotted name."""
 
     def __init__(self, task_cls: type[task_module.Task]) -> None:
-        self._task_cls = task_cls
-        self._name = object_names.class_name(task_cls)
-        self._plain = _is_plain(task_cls)
+        self.task_cls = task_cls
+        self.name = object_names.class_name(task_cls)
+        # Whether it has no constructor: instances differ only in the name.
+        self._plain = (
+            task_cls.__init__ is task_module.Task.__init__ and task_cls.__new__ is object.__new__
+        )
         #: Where large values are; None: they are in the messages.
         self.payloads: Payloads | None = None
         self._pattern: dict[str, Any] | None = None
@@ -52,33 +55,24 @@ class Endpoint:
             self._accepted is None or self._accepted.issuperset(names)
         )
 
-    @property
-    def name(self) -> str:
-        return self._name
-
-    @property
-    def task_cls(self) -> type[task_module.Task]:
-        return self._task_cls
-
     def __str__(self) -> str:
-        return self._name
+        return self.name
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Endpoint):
             return NotImplemented
-        return self._task_cls is other._task_cls
+        return self.task_cls is other.task_cls
 
     def __hash__(self) -> int:
-        return hash(self._task_cls)
+        return hash(self.task_cls)
 
     def generate(self, name: str | None = None) -> task_module.Task:
         """Create a task of the class, with its name in the flow.
 
         :raises ExecutionFailure: if the constructor requires more arguments.
         """
-        cls = self._task_cls
+        cls = self.task_cls
         if name is not None and self._plain:
-            # Task classes without a constructor: instances differ only in the name.
             if self._pattern is None:
                 self._pattern = vars(cls())
             task = cls.__new__(cls)
@@ -89,7 +83,7 @@ class Endpoint:
             return cls(name=name)
         except TypeError as error:
             raise exc.ExecutionFailure(
-                f"a worker cannot construct {self._name}(name=...): {error}; a remote task"
+                f"a worker cannot construct {self.name}(name=...): {error}; a remote task"
                 " must receive its values as arguments of execute, not of its constructor"
             ) from error
 
@@ -161,7 +155,7 @@ class Endpoint:
             return invocation.Outcome(ft.Failure.from_exception(error))
         for failure in (unit.result, *unit.failures.values()):
             if isinstance(failure, ft.Failure):
-                failure.belongs_to(self._task_cls.__module__)
+                failure.belongs_to(self.task_cls.__module__)
         action: invocation.Action = unit.action  # type: ignore[assignment]  # it was validated
         call = invocation.Invocation(
             task, action, "", 1, unit.arguments, unit.result, unit.failures, emit
@@ -204,10 +198,6 @@ def _argument_names(
         return None, frozenset()
     required = (each.name for each in named if each.default is inspect.Parameter.empty)
     return frozenset(each.name for each in named), frozenset(required)
-
-
-def _is_plain(cls: type[task_module.Task]) -> bool:
-    return cls.__init__ is task_module.Task.__init__ and cls.__new__ is object.__new__
 
 
 def endpoints_of(tasks: Iterable[type[task_module.Task]]) -> dict[str, Endpoint]:
