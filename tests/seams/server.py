@@ -206,8 +206,8 @@ def _effect(effect: fx.Effect) -> Effect:
             return Interrupt(Job(job))
         case fx.Release(job):
             return Release(Job(job))
-        case fx.Return(job, fresh):
-            return Return(Job(job), fresh)
+        case fx.Return(job):
+            return Return(Job(job), not job.ledger)
     raise AssertionError(f"nobody performs {effect!r}")
 
 

@@ -275,7 +275,7 @@ class Server:
             return self._without_ledger(job, now)
         if not (claimed or self._accepts):
             self.counts["returned"] += 1
-            return [Return(job, fresh=False)]
+            return [Return(job)]
         self._job_table.jobs[job.key] = job
         return [Claim(job)]
 
@@ -440,7 +440,7 @@ class Server:
             self._observed.returned(job)
         if row_state == (ledgers.ROW_OPEN, job.epoch, None):
             self.forget(job)
-            return [Return(job, fresh=False), *self._refill()]
+            return [Return(job), *self._refill()]
         self._leave(job)
         self.counts["thawed"] += 1
         return [Acknowledge(job.receipt), *self._refill()]
@@ -455,7 +455,7 @@ class Server:
         self._leave(job)
         self._recent.forget(job.id, job.epoch)
         self.counts["returned"] += 1
-        return [Return(job, fresh=True)]
+        return [Return(job)]
 
     def on_released(self, job: Job, released: bool) -> list[Effect]:
         """Requeue a job whose row was released; otherwise start it."""
@@ -463,7 +463,7 @@ class Server:
             return []
         if released:
             self.forget(job)
-            return [Return(job, fresh=False)]
+            return [Return(job)]
         if self._observed is not None:
             self._observed.received(job)
         return self._begin_if_accepted(job)

@@ -73,11 +73,10 @@ class Release:
 class Return:
     """Requeue the request.
 
-    If `fresh`, publish it as a new message, because a redelivered message would not be run.
+    Without a row, publish it as a new message, because a redelivered message would not be run.
     """
 
     job: Job
-    fresh: bool
 
 
 @dataclass(slots=True)
