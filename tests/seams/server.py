@@ -241,7 +241,8 @@ class Server:
         ledger: str | None = None,
         **options: Any,
     ) -> None:
-        self._core = servers.Server(name, topics, offered, slots, ledger=ledger, **options)
+        self._core = servers.Server(name, topics, offered, slots, **options)
+        self._core.ledger = ledger
 
     def __getattr__(self, name: str) -> Any:
         """Return another attribute of the core, with jobs and effects of this module."""

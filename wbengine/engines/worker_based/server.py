@@ -122,7 +122,6 @@ class Server:
         offered: Mapping[str, Endpoint],
         slots: int,
         *,
-        ledger: str | None = None,
         max_message_size: int = env.MAX_MESSAGE_SIZE,
         max_tasks: int | None = None,
         birth: float | None = None,
@@ -131,7 +130,7 @@ class Server:
         code_version: str | None = None,
     ) -> None:
         self.identity = identity
-        self._offer = Offer(identity, offered, ledger)
+        self._offer = Offer(identity, offered)
         self._stats = lives.WorkerStats(birth)
         self._job_table = Jobs(slots, max_tasks)
         self.heartbeat = Heartbeat(
@@ -151,16 +150,15 @@ class Server:
 
     @ledger.setter
     def ledger(self, digest: str | None) -> None:
-        self._offer.ledger, self._offer.former_ledgers = digest, frozenset()
+        self._offer.ledger, self._offer.known_ledgers = digest, frozenset([digest])
 
     def is_known_ledger(self, digest: str | None) -> bool:
-        return digest == self._offer.ledger or digest in self._offer.former_ledgers
+        return digest in self._offer.known_ledgers
 
     def rename_ledger(self, digest: str, *former: str) -> None:
         """Adopt a new digest of the ledger, and also accept requests with former ones."""
-        offer = self._offer
-        offer.former_ledgers |= {offer.ledger, *former}
-        offer.ledger = digest
+        self._offer.known_ledgers |= {digest, *former}
+        self._offer.ledger = digest
 
     @property
     def running(self) -> int:

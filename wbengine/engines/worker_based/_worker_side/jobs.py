@@ -131,13 +131,13 @@ class Jobs:
 class Offer:
     """The endpoints of one worker by name, and the digest of its ledger."""
 
-    def __init__(self, identity: str, offered: Mapping[str, Endpoint], ledger: str | None) -> None:
+    def __init__(self, identity: str, offered: Mapping[str, Endpoint]) -> None:
         self._identity = identity
         self._endpoints = dict(offered)
         self.names = tuple(sorted(offered))
-        self.ledger = ledger
-        #: Digests of the same ledger before it lost its data.
-        self.former_ledgers: frozenset[str | None] = frozenset()
+        self.ledger: str | None = None
+        #: That digest, and those of the same ledger before it lost its data.
+        self.known_ledgers: frozenset[str | None] = frozenset([None])
         # Tasks whose unaccepted arguments were logged.
         self._logged: set[str] = set()
 
@@ -153,7 +153,7 @@ class Offer:
                 f" requests of its ledger {self.ledger}: configure the same ledger for"
                 " engine and worker"
             )
-        if request.ledger != self.ledger and request.ledger not in self.former_ledgers:
+        if request.ledger not in self.known_ledgers:
             raise exc.NotFound(
                 f"the request uses ledger {request.ledger!s:.120}, but worker {self._identity}"
                 f" uses {self.ledger or 'none'}: configure the same ledger for engine and"
