@@ -417,10 +417,10 @@ class Worker:
         self.counts[how or state] += 1
         request.observed = "refused" if how else "ended"
         _, receipt, to, id, *request.answer = self._message("", request, state, value, **times)
-        for each in self.all("unsent"):
-            if each.key == request.key:  # It was repeated after the worker had forgotten it.
-                each.phase = ""
+        forgotten = [each for each in self.all("unsent") if each.key == request.key]
         self._enter("storing" if request.ledger else "unsent", request)
+        for each in forgotten:  # The request was repeated, and takes the place of the first one.
+            each.phase, request.order = "", each.order
         if request.ledger:
             return [("Finish", receipt, to, id, *request.answer)]
         if self.memory.get(request.id) is request:
