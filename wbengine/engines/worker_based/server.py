@@ -91,8 +91,7 @@ class RecentRequests:
 
     def refuse(self, request_id: str, epoch: int) -> None:
         """Refuse later copies of a request up to this epoch."""
-        newest = max(epoch, self._refused.pop(request_id, 0))
-        self._refused[request_id] = newest
+        self._refused[request_id] = max(epoch, self._refused.pop(request_id, 0))
         if len(self._refused) > MAX_REMEMBERED:
             self._refused.popitem(last=False)
 
@@ -282,10 +281,8 @@ class Server:
         if job.epoch <= highest_epoch:
             self.counts["repeated"] += 1
             # In TaskFlow, a later request may have the same id, and would get this reply.
-            reply = (
-                self._recent.reply(job.id) if job.epoch == highest_epoch and job.extended else None
-            )
-            if reply is None:
+            reply = self._recent.reply(job.id)
+            if reply is None or job.epoch < highest_epoch or not job.extended:
                 return [Acknowledge(job.receipt)]
             return [Reply(job, replace(reply, routing_key=job.reply_to), terminal=True)]
         if job.redelivered:
@@ -489,27 +486,23 @@ class Server:
         """Send exactly one terminal reply for a completed task."""
         if not self._leave(job):
             return []
-        answer: env.Envelope | None = None
         if not outcome.failed:
             try:
                 answer = self._reply_factory.succeeded(job, outcome)
             except Exception as error:  # The result cannot be encoded, and the failure replaces it.
                 outcome = replace(outcome, value=ft.Failure.from_exception(error))
-        if answer is None:
+        if outcome.failed:
             answer = self._reply_factory.failed(job, outcome.value, outcome)
         job.outcome = outcome
-        self._count_outcome(outcome)
+        self._stats.failures += outcome.failed
+        self._stats.successes += not outcome.failed
+        if outcome.started is not None and outcome.ended is not None:
+            # A clock may be set back.
+            self._stats.working += max(0.0, outcome.ended - outcome.started)
         if self._observed is not None:
             self._observed.ended(job, outcome)
         effects = self._end(job, answer)
         return effects + self._refill() if self._job_table.waiting else effects
-
-    def _count_outcome(self, outcome: invocation.Outcome) -> None:
-        stats = self._stats
-        stats.failures += outcome.failed
-        stats.successes += not outcome.failed
-        if outcome.started is not None and outcome.ended is not None:
-            stats.working += max(0.0, outcome.ended - outcome.started)  # A clock may be set back.
 
     def _end(self, job: Job, answer: env.Envelope, how: str | None = None) -> list[Effect]:
         self.counts[how or answer.body["state"]] += 1
@@ -571,12 +564,10 @@ class Server:
         jobs, leaving = self._job_table.by_id(), self._job_table.answers()
         effects: list[Effect] = []
         for request_id, number in requests:
-            running_jobs = jobs.get(request_id)
             reply = leaving.get(request_id) or self._recent.reply(request_id)
-            if running_jobs is not None:
-                effects += [
-                    e for job in running_jobs for e in self._readdress(job, reply_to, number)
-                ]
+            if request_id in jobs:
+                for job in jobs[request_id]:
+                    effects += self._readdress(job, reply_to, number)
             elif reply is not None:
                 effects.append(Reply(None, replace(reply, routing_key=reply_to)))
             elif to_this_worker:
@@ -604,11 +595,8 @@ class Server:
         """
         effects: list[Effect] = []
         epochs = dict(cancelled)
-        running_jobs = [
-            job for job in self._job_table.jobs.values() if job.epoch <= epochs.get(job.id, -1)
-        ]
-        for job in running_jobs:
-            if job.cancelled:
+        for job in list(self._job_table.jobs.values()):
+            if job.cancelled or job.epoch > epochs.get(job.id, -1):
                 continue
             job.cancelled = True
             if job.key in self._job_table.begun:

@@ -166,7 +166,10 @@ class Offer:
         job.endpoint = self._endpoints.get(name)
         job.refusal = request.version_error()
         if job.endpoint is None and job.refusal is None:
-            job.refusal = self._unknown(name)
+            job.refusal = exc.NotFound(
+                f"worker {self._identity} does not offer {name}"
+                f"{object_names.hint(name, self.names)}; it offers: {', '.join(self.names[:8])}"
+            )
 
     def decode(self, job: Job) -> None:
         """Decode the arguments of a claimed job; if they are not valid, set the job's refusal.
@@ -207,12 +210,6 @@ class Offer:
                 endpoint.name, ", ".join(sorted(unit.arguments)) or "()", job.id,
             )  # fmt: skip
         return True
-
-    def _unknown(self, task_cls: str) -> Exception:
-        return exc.NotFound(
-            f"worker {self._identity} does not offer {task_cls}"
-            f"{object_names.hint(task_cls, self.names)}; it offers: {', '.join(self.names[:8])}"
-        )
 
 
 class ReplyFactory:
