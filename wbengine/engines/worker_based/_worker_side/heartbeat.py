@@ -85,10 +85,9 @@ class Heartbeat:
         for job in dict.fromkeys(self._job_table.held()):
             ids.setdefault(job.reply_to, []).append(job.id)
         running, slots = len(self._job_table.jobs), self._job_table.slots
-        is_ready = state == notices.READY
         notice = notices.Heartbeat(
             "",
-            self._offer.names if is_ready else (),
+            (),
             extended=not self._plain,
             worker=self._identity,
             state=state,
@@ -96,12 +95,16 @@ class Heartbeat:
             # A worker that accepts no requests reports that all slots are used.
             running=min(running, slots) if self._stats.accepts else slots,
             life=self.life,
-            software=__version__ if is_ready else None,
-            ledger=self._offer.ledger if is_ready else None,
             period=period,
-            formats=data_formats.MESSAGE.read if is_ready else (),
-            code=self._code_version if is_ready else None,
         )
+        if state == notices.READY:
+            notice = notice._replace(
+                tasks=self._offer.names,
+                software=__version__,
+                ledger=self._offer.ledger,
+                formats=data_formats.MESSAGE.read,
+                code=self._code_version,
+            )
         effects: list[Effect] = []
         for to in listeners:
             own_ids = None if to == env.ALL_ENGINES else ids.get(to, [])
@@ -147,21 +150,16 @@ class Beats:
 
     def adopt_period(self, requested_period: float | None) -> None:
         """Use the period that an engine requests, if it is shorter than the present one."""
-        if (
-            requested_period is None
-            or requested_period >= self.period
-            or self.period <= notices.MIN_PERIOD_SECONDS
-        ):
+        if requested_period is None:
             return
+        period = max(notices.MIN_PERIOD_SECONDS, requested_period)
         with self._period_lock:
-            previous, self.period = (
-                self.period,
-                max(notices.MIN_PERIOD_SECONDS, min(requested_period, self.period)),
-            )
-            self.due -= (previous - self.period) / 2
-            if self._worker is not None and self.period < previous:
-                self.stop()
-                self.start(at_once=False)
+            if period < self.period:
+                self.due -= (self.period - period) / 2
+                self.period = period
+                if self._worker is not None:
+                    self.stop()
+                    self.start(at_once=False)
 
     def renew(self, now: float) -> None:
         """Send a heartbeat to the ledger if one is due. After an error, the next call retries."""
