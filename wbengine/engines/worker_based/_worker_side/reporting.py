@@ -91,16 +91,12 @@ def find_handlers(items: Iterable[Any]) -> tuple[ExceptionHandler, ...]:
 class Job(Protocol):
     """The logged attributes of a completed task."""
 
-    @property
-    def id(self) -> str: ...
-    @property
-    def epoch(self) -> int: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def attempt(self) -> int: ...
-    @property
-    def flow(self) -> str: ...
+    id: str
+    epoch: int
+    name: str
+    attempt: int
+    flow: str
+
     @property
     def unit(self) -> pr.WorkUnit | None: ...
 
@@ -108,12 +104,10 @@ class Job(Protocol):
 class ForeignJob(Job, Protocol):
     """A task of another system, with its name, queue and headers in that system."""
 
-    @property
-    def key(self) -> tuple[str, int]: ...
-    @property
-    def task(self) -> str: ...
-    @property
-    def queue(self) -> str: ...
+    key: tuple[str, int]
+    task: str
+    queue: str
+
     @property
     def headers(self) -> Mapping[str, Any]: ...
 
@@ -166,11 +160,11 @@ class Reports:
     def flush(self) -> None:
         """Log the collected successes. Any thread may call this."""
         records = []
-        while self.unlogged:
-            try:
+        try:
+            while True:
                 records.append(self.unlogged.popleft())
-            except IndexError:  # Another thread has logged the rest.
-                break  # Another thread has logged the rest.
+        except IndexError:  # Other threads may remove records meanwhile.
+            pass
         if records:
             line_format.write(LOG, logging.INFO, _ENDED, records)
 
@@ -182,19 +176,17 @@ class Reports:
         if failure.check(exceptions.Cancelled):
             LOG.info(_CANCELLED, job.name, job.id, _took(outcome), extra=_fields(job))
             return
-        names = tuple(failure)
         # Values under secret names are masked, also inside the message of the exception.
         values = () if job.unit is None else (job.unit.arguments, job.unit.result)
         secrets = masking.SecretMatcher(masking.secrets_in((*values, failure)))
+        message = _shown(failure.exception_str[:_MAX_SEARCHED_LENGTH], secrets)
         LOG.warning(
             "task %.100r of request %s failed%s: %s: %s",
             job.name,
             job.id,
             _took(outcome),
-            names[0] if names else "an error",
-            _line(
-                _shown(failure.exception_str[:_MAX_SEARCHED_LENGTH], secrets)[:_MAX_SHOWN_LENGTH]
-            ),
+            next(iter(failure), "an error"),
+            visible(" ".join(message[:_MAX_SHOWN_LENGTH].split())),
             extra=_fields(job),
         )
         if LOG.isEnabledFor(logging.DEBUG):
@@ -245,7 +237,3 @@ def _shown(text: str, known: masking.SecretMatcher) -> str:
 def _described(failure: ft.Failure, known: masking.SecretMatcher) -> tuple[str, str]:
     entries, text = _failure_text.described(failure)
     return _shown(entries, known), _shown(text, known)
-
-
-def _line(text: str) -> str:
-    return visible(" ".join(text.split()))
