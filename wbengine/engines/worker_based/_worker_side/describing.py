@@ -7,7 +7,7 @@ import platform
 import re
 import socket
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from wbengine import __version__
@@ -21,19 +21,6 @@ _IDENTITY: Final = re.compile(r"([A-Za-z0-9-]{1,60})-([0-9]{1,10})-[0-9a-f]{8}")
 _NAME: Final = re.compile("[A-Za-z0-9-]+")
 
 _TASKS_SHOWN: Final = 5
-
-_MEETING: Final = """\
-  broker    {uri}
-  exchange  {exchange}
-  topics    {topics}
-"""
-
-_BANNER: Final = """\
-wbengine {version}, worker {identity}
-{meeting}  tasks     {tasks}
-  slots     {slots}
-  process   {pid} on {host}, Python {python}
-"""
 
 
 def identity(name: str | None = None) -> str:
@@ -79,26 +66,23 @@ def banner(
     topics: Sequence[str],
     tasks: Sequence[str],
     slots: str,
-    sources: Iterable[tuple[str, str]] = (),
+    sources: Sequence[tuple[str, str]] = (),
 ) -> str:
     """Return the startup banner.
 
     :param sources: short names and texts of additional task sources.
     """
     hidden_count = len(tasks) - _TASKS_SHOWN
-    met = tuple(sources)
-    meeting = _MEETING.format(
-        uri=visible(uri), exchange=visible(exchange), topics=visible(", ".join(topics))
+    more = f" and {hidden_count} more" if hidden_count > 0 else ""
+    process = f"{os.getpid()} on {socket.gethostname()}, Python {platform.python_version()}"
+    broker = (("broker", uri), ("exchange", exchange), ("topics", ", ".join(topics)))
+    lines = (
+        *(broker if topics or not sources else ()),
+        *sources,
+        ("tasks", ", ".join(tasks[:_TASKS_SHOWN]) + more),
+        ("slots", slots),
+        ("process", process),
     )
-    return _BANNER.format(
-        version=__version__,
-        identity=visible(identity),
-        meeting=(meeting if topics or not met else "")
-        + "".join(f"  {name:<9} {visible(text)}\n" for name, text in met),
-        tasks=visible(", ".join(tasks[:_TASKS_SHOWN]))
-        + (f" and {hidden_count} more" if hidden_count > 0 else ""),
-        slots=slots,
-        pid=os.getpid(),
-        host=socket.gethostname(),
-        python=platform.python_version(),
+    return f"wbengine {__version__}, worker {visible(identity)}\n" + "".join(
+        f"  {name:<9} {visible(text)}\n" for name, text in lines
     )
