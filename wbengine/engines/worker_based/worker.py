@@ -376,7 +376,7 @@ class Worker:
                 opened.renew(self.identity)  # A claim requires a heartbeat.
                 target.rows.ledger, target.rows.holder = opened, self.identity
             self._beats.ledger = opened
-            self._runner.use_ledger(opened, has_rows=target.has_rows)
+            self._runner.ledger, self._runner.has_rows = opened, target.has_rows
             self._server.ledger = opened.digest if opened is not None else None
 
         return open_ledger

@@ -72,8 +72,10 @@ class TaskRunner:
         self.lock = threading.RLock()
         self._changed = conditions.Condition(self.lock)
         self.ledger: ledgers.Ledger | None = None
-        # Whether the broker has the rows of the ledger, and when to read its digest again.
-        self._has_rows, self._refresh_at = False, -math.inf
+        #: Whether `Broker.finish` finishes the rows of the ledger.
+        self.has_rows = False
+        # When to read the digest of the ledger again.
+        self._refresh_at = -math.inf
         #: Time of the last request, on the monotonic clock.
         self.last_request_at = -math.inf
         self._proxy = wire
@@ -102,7 +104,7 @@ class TaskRunner:
     def _on_notify(self, data: Any, message: Any) -> None:
         query = notices.Query.from_message(env.received(data, message))
         self._beats.adopt_period(query.period)
-        self._refresh_ledger(time.monotonic())
+        self._refresh_ledger()
         self.report(self.server.on_query, query.reply_to, self._beats.period)
 
     def _on_ask(self, data: Any, message: Any) -> None:
@@ -128,8 +130,7 @@ class TaskRunner:
             LOG.warning("request %s cannot be checked: %s", request.id, error)
             with self.lock:
                 self._unacked += 1
-            self._closed.wait(LEDGER_RETRY_SECONDS)
-            self._proxy.consumer.requeue(message, self.count_returned)
+            self._requeue_later(message)
             return
         with self.lock:
             effects = self.server.on_request(
@@ -146,13 +147,13 @@ class TaskRunner:
             with self.lock:
                 self.server.rename_ledger(self.ledger.digest, digest)
 
-    def _refresh_ledger(self, now: float) -> None:
+    def _refresh_ledger(self) -> None:
         """Update the digest that the worker announces.
 
         A separate ledger that lost its data has another one, and no event reports this.
         """
-        ledger, digest = self.ledger, self.server.ledger
-        if ledger is None or digest is None or self._has_rows or now < self._refresh_at:
+        ledger, digest, now = self.ledger, self.server.ledger, time.monotonic()
+        if ledger is None or digest is None or self.has_rows or now < self._refresh_at:
             return
         self._refresh_at = now + LEDGER_REFRESH_SECONDS
         try:
@@ -163,13 +164,6 @@ class TaskRunner:
         if ledger.digest != digest:
             with self.lock:
                 self.server.rename_ledger(ledger.digest)
-
-    def use_ledger(self, ledger: ledgers.Ledger | None, *, has_rows: bool) -> None:
-        """Set the ledger.
-
-        :param has_rows: whether `Broker.finish` finishes its rows.
-        """
-        self.ledger, self._has_rows = ledger, has_rows
 
     @property
     def busy(self) -> bool:
@@ -235,25 +229,24 @@ class TaskRunner:
                 if now >= self._beats.due:
                     self._beats.renew(now)
                 claim = self.ledger.claim(job.id, job.epoch, self.server.identity)
-            except exc.LedgerFailure as error:
-                LOG.warning("request %s cannot be claimed: %s", job.id, error)
-                self._requeue(job)
-                return
-            except Exception:
-                LOG.exception("failed to claim request %s", job.id)
-                self._requeue(job)
+            except Exception as error:
+                if isinstance(error, exc.LedgerFailure):
+                    LOG.warning("request %s cannot be claimed: %s", job.id, error)
+                else:
+                    LOG.exception("failed to claim request %s", job.id)
+                with self.lock:
+                    self.server.forget(job)
+                self._requeue_later(job.receipt)
                 return
         crashpoint("worker.after-claim")
         with self.lock:
             effects = self.server.on_claim(job, claim)
         self.apply(effects)
 
-    def _requeue(self, job: Job) -> None:
-        with self.lock:
-            self.server.forget(job)
-        # An immediate retry would only use CPU time.
+    def _requeue_later(self, receipt: Any) -> None:
+        """Requeue a request after a delay: an immediate retry would only use CPU time."""
         self._closed.wait(LEDGER_RETRY_SECONDS)
-        self._proxy.consumer.requeue(job.receipt, self.count_returned)
+        self._proxy.consumer.requeue(receipt, self.count_returned)
 
     def _check(self, job: Job) -> None:
         """Read whether this worker still owns the row, with retries until the ledger replies."""
@@ -287,10 +280,7 @@ class TaskRunner:
         job.began = time.time()
         if reporting.LOG.isEnabledFor(logging.DEBUG):
             self._reports.started(job)
-        call: running.Call = (
-            job.endpoint.begin,
-            (job.unit, self._loop, job.expires, job.fresh),
-        )
+        call: running.Call = (job.endpoint.begin, (job.unit, self._loop, job.expires, job.fresh))
         # Without an event loop here, the call runs in a child process.
         if running.sending is not None and self._loop is None:
             call = running.sending(job.key, call)
@@ -319,12 +309,10 @@ class TaskRunner:
         if value is endpoint.Turn.MISSED:
             self.report(self.server.on_unstarted, job)
             return
-        if isinstance(value, invocation.Outcome):
-            outcome = value
-        else:  # For example, a child process died.
-            outcome = invocation.Outcome(value, started=job.began, ended=time.time())
+        if not isinstance(value, invocation.Outcome):  # For example, a child process died.
+            value = invocation.Outcome(value, started=job.began, ended=time.time())
         with self.lock:
-            effects = self.server.on_finished(job, outcome)
+            effects = self.server.on_finished(job, value)
             # The outcome changes if its reply cannot be encoded.
             ended, job.outcome = job.outcome, None
             failed = ended is not None and ended.failed
@@ -392,7 +380,7 @@ class TaskRunner:
 
     def _finish(self, job: Job, reply: env.Envelope) -> None:
         """Finish a request with a row."""
-        if self._has_rows:
+        if self.has_rows:
             self._send(OutgoingMessage(reply, self._one_step, job))
             return
         message = OutgoingMessage(reply, self._publishing, job)
