@@ -26,9 +26,8 @@ def test_runtime_of_a_request_is_never_negative(started: Any, ended: Any, runtim
 
 
 def test_unknown_request_state_is_rejected_with_a_suggestion() -> None:
-    assert [snapshots.check_state(state) for state in (None, *snapshots.STATES)] == [
-        None, "deferred", "queued", "started", "finished", "failed",
-    ]  # fmt: skip
+    for state in (None, "deferred", "queued", "started", "finished", "failed"):
+        snapshots.check_state(state)
     with pytest.raises(ValueError, match="did you mean 'started'"):
         snapshots.check_state("startd")
 

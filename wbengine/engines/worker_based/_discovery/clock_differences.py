@@ -30,12 +30,10 @@ class Clocks:
         if reported_time is None or identity in self._reported:
             return
         ahead = reported_time - clock.time()
-        if abs(ahead) <= MAX_CLOCK_DIFFERENCE_SECONDS:
+        if abs(ahead) <= MAX_CLOCK_DIFFERENCE_SECONDS or len(self._reported) >= roster.MAX_WORKERS:
             return
         now = clock.monotonic()
         if self._outage_seconds(now - 2 * abs(ahead), now):
-            return
-        if len(self._reported) >= roster.MAX_WORKERS:
             return
         self._reported.add(identity)
         LOG.warning(

@@ -65,10 +65,6 @@ def check_wait(workers: Any, timeout: Any) -> None:
         raise TypeError(f"timeout must be seconds or None, got {timeout!r:.80}")
 
 
-def _has_no_requests(worker: str) -> bool:
-    return False
-
-
 class Reception:
     """Records outages: periods in which the engine received no messages or did not run.
 
@@ -167,7 +163,7 @@ class ProxyWorkerFinder:
         queue_name: Callable[[str, Sequence[str]], str] | None = None,
         on_change: Callable[[set[str], list[TopicWorker]], None] | None = None,
         on_ids: Callable[[str, Collection[str]], None] | None = None,
-        has_requests: Callable[[str], bool] = _has_no_requests,
+        has_requests: Callable[[str], bool] = lambda _: False,
         has_consumer: Callable[[str], bool] | None = None,
         clock: Clock = SYSTEM,
     ) -> None:

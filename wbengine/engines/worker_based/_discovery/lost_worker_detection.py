@@ -82,14 +82,10 @@ class LossDetector:
         lost = [worker for identity in silent for worker in roster.leave(identity)]
         for worker in lost:
             LOG.warning("lost %r: no message for %.1f s", worker, now - worker.last_seen)
-        for worker in self._remove_watched(now):
-            LOG.warning("lost worker %s, which never announced itself", worker.identity)
-            lost.append(worker)
+        for name in [name for name, seen in self.watched.items() if now - seen > self.patience]:
+            LOG.warning("lost worker %s, which never announced itself", name)
+            lost += self.stop_watching(name)
         return lost
-
-    def _remove_watched(self, now: float) -> list[TopicWorker]:
-        names = [name for name, seen in self.watched.items() if now - seen > self.patience]
-        return [worker for name in names for worker in self.stop_watching(name)]
 
     def restart_grace(self, now: float) -> None:
         self.watched = dict.fromkeys(self.watched, now)

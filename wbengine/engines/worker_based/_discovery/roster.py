@@ -135,10 +135,6 @@ class Queue:
         # times for reports with free slots. None: not computed since the last change.
         self._since: tuple[float, float, float, float] | None = (*_NEVER, *_NEVER)
 
-    @property
-    def free(self) -> int:
-        return self.slots - self.busy
-
     def free_of(self, since: float) -> int:
         """Return the free slots of the members that have reported since `since`.
 
@@ -215,9 +211,6 @@ class Roster:
     def __iter__(self) -> Iterator[TopicWorker]:
         return iter(self._workers.values())
 
-    def find(self, identity: Any, topic: str) -> TopicWorker | None:
-        return self._workers.get(_key(identity, topic))
-
     def record(
         self,
         identity: Any,
@@ -232,18 +225,17 @@ class Roster:
         to the next NOTIFY does. If a maximum is reached, further workers are ignored.
         """
         topic, beat = heartbeat.topic, heartbeat.state == notices.BEAT
-        worker = self.find(identity, topic)
+        worker = self._workers.get(_key(identity, topic))
         if worker is None and beat:
             return set()
         tasks = tuple(dict.fromkeys(heartbeat.tasks))
         gained: set[str] = set()
         if worker is None or (not beat and tasks != worker.tasks):
             previous, worker = worker, TopicWorker(topic, tasks, identity)
-            worker.joined = now
+            worker.joined = now if previous is None else previous.joined
             worker.queue = queue
             worker.software, worker.code = heartbeat.software, heartbeat.code
             if previous is not None:
-                worker.joined = previous.joined
                 self.remove(previous)
             if not self.add(worker):
                 if previous is not None:
@@ -282,14 +274,12 @@ class Roster:
         """Add a new worker; return False if a maximum is reached."""
         key = worker.key
         queue = self.queues.get(worker.queue) or Queue()
-        peer = next(iter(queue.members.values()), worker)
-        shares = peer is not worker and peer.tasks == worker.tasks
-        if shares:
+        peer = next(iter(queue.members.values()), None)
+        if peer is not None and peer.tasks == worker.tasks:
             # Share the names: thousands of workers may offer the same hundred tasks.
-            worker.tasks = peer.tasks
-        worker.name_bytes = (
-            0 if shares else sum(map(len, worker.tasks)) + _BYTES_PER_NAME * len(worker.tasks)
-        )
+            worker.tasks, worker.name_bytes = peer.tasks, 0
+        else:
+            worker.name_bytes = sum(_BYTES_PER_NAME + len(name) for name in worker.tasks)
         if len(self._workers) >= MAX_WORKERS or self._bytes + worker.name_bytes > MAX_NAME_BYTES:
             return False
         self._bytes += worker.name_bytes + _bytes_of(worker.life)

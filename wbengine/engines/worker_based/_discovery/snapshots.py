@@ -101,16 +101,14 @@ class RequestSnapshot:
         return max(0.0, self.ended - self.started)
 
 
-def check_state(state: Any) -> State | None:
-    """Return `state`; None represents all states.
+def check_state(state: Any) -> None:
+    """Check the state of requests; None represents all states.
 
     :raises ValueError: if it is neither in `STATES` nor None.
     """
     if state is not None and state not in STATES:
         hint = object_names.hint(str(state), STATES)
         raise ValueError(f"state must be one of {', '.join(STATES)}, got {state!r}{hint}")
-    valid_state: State | None = state
-    return valid_state
 
 
 def of_workers(
