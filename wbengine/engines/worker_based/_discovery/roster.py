@@ -295,8 +295,7 @@ class Roster:
 
     def describe(self, worker: TopicWorker, life: lives.Life) -> None:
         """Store the reported state of a worker, if the memory limit permits."""
-        previous = worker.life.current if worker.life is not None else ()
-        added_bytes = _BYTES_PER_RUNNING_TASK * (len(life.current) - len(previous))
+        added_bytes = _bytes_of(life) - _bytes_of(worker.life)
         if added_bytes <= 0 or self._bytes + added_bytes <= MAX_NAME_BYTES:
             self._bytes += added_bytes
             worker.life = life
