@@ -186,7 +186,6 @@ class Worker:
         self.identity = describing.identity(name)
         if code_version is not None:
             object_names.check_code("code_version", code_version)
-        self._code_version = code_version
         self._interop = topology.check_no_ledger(interop, ledger)
         topology.check_no_keys(interop, keys)
         self._keys = key_files.keyring(keys, key_files.WORKER) if self._topics else None
@@ -204,7 +203,27 @@ class Worker:
         self._proxy = self._make_proxy(url, transport, transport_options, retry_options)
         self._open_ledger = self._ledger_at(ledger, result_ttl)
         self._beats = heartbeat.Beats(self.identity, self._beat)
-        self._server, self._runner = self._make_core(max_tasks, handlers, observers)
+        self._reports = reporting.Reports(self.identity, handlers)
+        self._server = server.Server(
+            self.identity,
+            self._topics,
+            self._offered,
+            self._slots,
+            max_tasks=max_tasks,
+            birth=time.time(),
+            plain=self._interop is not None,
+            observers=tuple(observers),
+            code_version=code_version,
+        )
+        self._runner = task_runner.TaskRunner(
+            self._server,
+            self._proxy,
+            self._pool,
+            self._loop,
+            self._reports,
+            self._beats,
+            on_drain=self._stop_taking,
+        )
         #: Set if the task source cannot continue.
         self.failed = conditions.Event()
         self._attach_handlers()
@@ -224,35 +243,6 @@ class Worker:
             for topic in self._topics
             for version in data_formats.MESSAGE.read
         ]
-
-    def _make_core(
-        self,
-        max_tasks: int | None,
-        handlers: Iterable[reporting.ExceptionHandler],
-        observers: Iterable[watched.Observer],
-    ) -> tuple[server.Server, task_runner.TaskRunner]:
-        self._reports = reporting.Reports(self.identity, handlers)
-        core = server.Server(
-            self.identity,
-            self._topics,
-            self._offered,
-            self._slots,
-            max_tasks=max_tasks,
-            birth=time.time(),
-            plain=self._interop is not None,
-            observers=tuple(observers),
-            code_version=self._code_version,
-        )
-        runner = task_runner.TaskRunner(
-            core,
-            self._proxy,
-            self._pool,
-            self._loop,
-            self._reports,
-            self._beats,
-            on_drain=self._stop_taking,
-        )
-        return core, runner
 
     def _attach_handlers(self) -> None:
         control = dispatcher.Handler(
