@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import enum
 import inspect
 import time
 import types
 from collections.abc import Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 from wbengine import exceptions as exc
 from wbengine import running
@@ -24,13 +23,6 @@ if TYPE_CHECKING:
 
 
 _BY_NAME: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-
-
-class Turn(enum.Enum):
-    """Result of `Endpoint.begin` if the task did not run."""
-
-    #: The request got its slot so late that another worker may own it.
-    MISSED = 1
 
 
 class Endpoint:
@@ -129,17 +121,18 @@ class Endpoint:
         expires: float | None,
         fresh: float,
         emit: invocation.EventSink,
-    ) -> invocation.Outcome | Literal[Turn.MISSED]:
+    ) -> invocation.Outcome | None:
         """`run` the request unless it is too late when the request gets its slot.
 
         :param expires: Unix time after which it must not start.
         :param fresh: time on the monotonic clock until which this worker certainly owns it.
+        :returns: None if another worker may own it.
         """
         if expires is not None and time.time() > expires:
             late = exc.Expired(f"task {unit.task_name!r} expired before it started")
             return invocation.Outcome(ft.Failure.from_exception(late))
         if time.monotonic() > fresh:
-            return Turn.MISSED
+            return None
         return self.run(unit, loop, emit)
 
     def run(

@@ -16,7 +16,7 @@ from wbengine import running
 from wbengine._calls import invocation
 from wbengine._concurrency import conditions
 from wbengine._concurrency.crash_points import crashpoint
-from wbengine.engines.worker_based import dispatcher, endpoint, proxy
+from wbengine.engines.worker_based import dispatcher, proxy
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based._connections.sender import DeliveryHooks, OutgoingMessage
 from wbengine.engines.worker_based._messages import envelope as env
@@ -306,7 +306,7 @@ class TaskRunner:
         self.report(self.server.on_event, job, event_type, details)
 
     def _on_outcome(self, job: Job, value: Any) -> None:
-        if value is endpoint.Turn.MISSED:
+        if value is None:  # It got its slot so late that another worker may own it.
             self.report(self.server.on_unstarted, job)
             return
         if not isinstance(value, invocation.Outcome):  # For example, a child process died.
