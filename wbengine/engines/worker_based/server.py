@@ -133,7 +133,7 @@ class Server:
         self._stats = lives.WorkerStats(birth)
         self._job_table = Jobs(slots, max_tasks)
         self.heartbeat = Heartbeat(
-            identity, topics, self._offer, self._stats, self._job_table, plain, code_version
+            identity, tuple(topics), self._offer, self._stats, self._job_table, plain, code_version
         )
         # Jobs whose arguments this worker's tasks do not accept, until `return_unaccepted`.
         self._unaccepted: list[Job] = []

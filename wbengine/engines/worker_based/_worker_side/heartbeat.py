@@ -6,7 +6,8 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from futurist import periodics
@@ -28,87 +29,76 @@ LOG = logging.getLogger(__name__)
 PERIOD_SECONDS: Final = 5.0
 
 
+@dataclass(eq=False)
 class Heartbeat:
     """Creates the announcements and heartbeats of one worker process.
 
     If `plain`, messages contain only topic and tasks, like those of TaskFlow.
-
-    :param jobs: the jobs of the process.
     """
 
-    def __init__(
-        self,
-        identity: str,
-        topics: Iterable[str],
-        offer: Offer,
-        stats: lives.WorkerStats,
-        jobs: Jobs,
-        plain: bool = False,
-        code_version: str | None = None,
-    ) -> None:
-        self._identity = identity
-        self._topics = tuple(topics)
-        self._offer = offer
-        self._stats = stats
-        self._job_table = jobs
-        self._plain = plain
-        self._code_version = code_version
-        #: Returns ids, names and start times of tasks that run without a request.
-        self.extra_tasks: Callable[[], Iterable[tuple[str, str, float]]] = tuple
+    identity: str
+    topics: Sequence[str]
+    offer: Offer
+    stats: lives.WorkerStats
+    job_table: Jobs
+    plain: bool
+    code_version: str | None
+    #: Returns ids, names and start times of tasks that run without a request.
+    extra_tasks: Callable[[], Iterable[tuple[str, str, float]]] = tuple
 
     @property
     def life(self) -> lives.Life:
-        rows = [(job.id, job.name, job.began) for job in self._job_table.begun.values()]
+        rows = [(job.id, job.name, job.began) for job in self.job_table.begun.values()]
         rows += self.extra_tasks()
-        return self._stats.life(
+        return self.stats.life(
             ((id, name) for id, name, _ in rows), (since for _, _, since in rows)
         )
 
     def announce_tasks(self, listener: str, period: float | None) -> list[Effect]:
         """Announce the tasks to one engine (by its routing key) or to all engines."""
-        if self._plain and not self._stats.accepts:
+        if self.plain and not self.stats.accepts:
             return []  # An empty list would apply to all workers of the topic.
-        self._stats.serving = True
-        state = notices.BEAT if self._stats.ending else notices.READY
+        self.stats.serving = True
+        state = notices.BEAT if self.stats.ending else notices.READY
         return self.create([listener], state, period)
 
     def beat(self, period: float) -> list[Effect]:
         engines = dict.fromkeys(
-            job.reply_to for job in self._job_table.jobs.values() if job.extended
+            job.reply_to for job in self.job_table.jobs.values() if job.extended
         )
         return self.create(engines, notices.BEAT, period)
 
     def create(self, listeners: Iterable[str], state: str, period: float | None) -> list[Effect]:
-        if self._plain:  # Engines of TaskFlow process only replies to their own NOTIFY.
+        if self.plain:  # Engines of TaskFlow process only replies to their own NOTIFY.
             listeners = [to for to in listeners if to != env.ALL_ENGINES]
         ids: dict[str, list[str]] = {}
-        for job in dict.fromkeys(self._job_table.held()):
+        for job in dict.fromkeys(self.job_table.held()):
             ids.setdefault(job.reply_to, []).append(job.id)
-        running, slots = len(self._job_table.jobs), self._job_table.slots
+        running, slots = len(self.job_table.jobs), self.job_table.slots
         notice = notices.Heartbeat(
             "",
             (),
-            extended=not self._plain,
-            worker=self._identity,
+            extended=not self.plain,
+            worker=self.identity,
             state=state,
             slots=slots,
             # A worker that accepts no requests reports that all slots are used.
-            running=min(running, slots) if self._stats.accepts else slots,
+            running=min(running, slots) if self.stats.accepts else slots,
             life=self.life,
             period=period,
         )
         if state == notices.READY:
             notice = notice._replace(
-                tasks=self._offer.names,
+                tasks=self.offer.names,
                 software=__version__,
-                ledger=self._offer.ledger,
+                ledger=self.offer.ledger,
                 formats=data_formats.MESSAGE.read,
-                code=self._code_version,
+                code=self.code_version,
             )
         effects: list[Effect] = []
         for to in listeners:
             own_ids = None if to == env.ALL_ENGINES else ids.get(to, [])
-            for topic in self._topics:
+            for topic in self.topics:
                 message = notice._replace(topic=topic, ids=own_ids).to_message(to)
                 effects.append(Reply(None, message))
         return effects
