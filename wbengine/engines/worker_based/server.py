@@ -261,9 +261,9 @@ class Server:
             # A worker with the right ledger may also receive it, and replies as well.
             self.counts["refused"] += 1
             return [self._refuse(job, error)]
-        if job.key in self._job_table.jobs or job.key in self._job_table.ending:
+        duplicate = self._job_table.jobs.get(job.key)
+        if duplicate is not None or job.key in self._job_table.ending:
             self.counts["repeated"] += 1
-            duplicate = self._job_table.jobs.get(job.key)
             if duplicate is None or duplicate.reply_to != job.reply_to:
                 return [self._claimed_elsewhere(job)]
             return [Acknowledge(receipt)]
@@ -464,12 +464,10 @@ class Server:
         return self._begin_if_accepted(job)
 
     def _requeue_waiting(self) -> list[Effect]:
-        waiting = list(self._job_table.waiting.values())
-        self._job_table.waiting.clear()
-        return [
-            *self.return_unaccepted(),
-            *(effect for job in waiting for effect in self._requeue(job)),
-        ]
+        effects = self.return_unaccepted()
+        while self._job_table.waiting:
+            effects += self._requeue(self._job_table.waiting.popitem(last=False)[1])
+        return effects
 
     def on_event(self, job: Job, event_type: str, details: Mapping[str, Any]) -> list[Effect]:
         """Send an event of a running task. Events that cannot be encoded are logged."""
