@@ -54,13 +54,11 @@ def open_ledger(place: str | None, target: transports.Target) -> Iterator[_ledge
     :raises LedgerFailure, TransportFailure: if the ledger cannot be used.
     """
     ledger = ledgers.choose(ledgers.check_for(place, target), target, result_ttl=None)
-    if ledger is None:
-        yield None
-        return
     try:
         yield ledger
     finally:
-        ledger.close()
+        if ledger is not None:
+            ledger.close()
 
 
 def rows(
