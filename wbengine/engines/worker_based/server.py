@@ -292,7 +292,7 @@ class Server:
                 "the request was delivered before, to a worker that disconnected; without"
                 " a ledger it is unknown whether the task ran"
             )
-            return [self._refuse(job, lost, lost=True)]
+            return [self._refuse(job, lost)]
         if not self._accepts:
             return self._requeue(job)
         self._recent.record(job.id, job.epoch)
@@ -319,7 +319,7 @@ class Server:
             lost = exc.WorkerLost(
                 f"request {job.id} is claimed by worker {self.identity}, which has no record of it"
             )
-            return [self._refuse(job, lost, lost=True)]
+            return [self._refuse(job, lost)]
         if claim.verdict in (ledgers.HELD, ledgers.STALE):
             return [self._claimed_elsewhere(job)]
         return [Acknowledge(job.receipt)]
@@ -330,10 +330,10 @@ class Server:
             return Acknowledge(job.receipt)
         return Reply(job, self._reply_factory.report(job, pr.PENDING, 0), terminal=True)
 
-    def _refuse(self, job: Job, error: BaseException, *, lost: bool = False) -> Effect:
+    def _refuse(self, job: Job, error: exc.NotFound | exc.WorkerLost) -> Effect:
         """Return the failure of a request that was not accepted. Nothing is stored."""
-        failure = ft.Failure.from_exception(error)
-        return Reply(job, self._reply_factory.failed(job, failure, lost=lost), terminal=True)
+        answer = self._failure_of(job, error, lost=isinstance(error, exc.WorkerLost))
+        return Reply(job, answer, terminal=True)
 
     def forget(self, job: Job) -> None:
         self._leave(job)
@@ -373,8 +373,9 @@ class Server:
                 effects += self._start(job) if job.cancelled else self._requeue(job)
         return effects
 
-    def _failure_of(self, job: Job, error: BaseException) -> env.Envelope:
-        return self._reply_factory.failed(job, ft.Failure.from_exception(error))
+    def _failure_of(self, job: Job, error: BaseException, *, lost: bool = False) -> env.Envelope:
+        outcome = invocation.Outcome(ft.Failure.from_exception(error))
+        return self._reply_factory.failed(job, outcome, lost=lost)
 
     def _begin(self, job: Job) -> list[Effect]:
         table = self._job_table
@@ -490,7 +491,7 @@ class Server:
             except Exception as error:  # The result cannot be encoded, and the failure replaces it.
                 outcome = replace(outcome, value=ft.Failure.from_exception(error))
         if outcome.failed:
-            answer = self._reply_factory.failed(job, outcome.value, outcome)
+            answer = self._reply_factory.failed(job, outcome)
         job.outcome = outcome
         self._stats.failures += outcome.failed
         self._stats.successes += not outcome.failed

@@ -259,25 +259,18 @@ class ReplyFactory:
         env.check_size(reply, job.name, "the result", self._max_size)
         return reply
 
-    def failed(
-        self,
-        job: Job,
-        failure: ft.Failure,
-        outcome: invocation.Outcome | None = None,
-        *,
-        lost: bool = False,
-    ) -> env.Envelope:
+    def failed(self, job: Job, outcome: invocation.Outcome, *, lost: bool = False) -> env.Envelope:
         """Return a FAILURE. `lost` marks a task whose effects are unknown."""
+        failure: ft.Failure = outcome.value
         data = {"result": pr.failure_to_dict(failure, job.extended)}
-        started, ended = (None, None) if outcome is None else (outcome.started, outcome.ended)
-        reply = self._make(job, pr.FAILURE, data, started, ended, lost=lost)
+        reply = self._make(job, pr.FAILURE, data, outcome.started, outcome.ended, lost=lost)
         if len(reply.encoded) > self._max_size:
             too_large = exc.TooLarge(
                 f"the failure of task {job.name!r} is too large to send"
                 f" ({len(reply.encoded):,} bytes): {failure.exception_str[:1000]}"
             )
             data = {"result": ft.Failure.from_exception(too_large).to_dict(include_args=False)}
-            reply = self._make(job, pr.FAILURE, data, started, ended, lost=lost)
+            reply = self._make(job, pr.FAILURE, data, outcome.started, outcome.ended, lost=lost)
         return reply
 
     def _make(
