@@ -10,20 +10,6 @@ from wbengine._introspection import object_names
 from wbengine.engines.worker_based._discovery import roster
 from wbengine.engines.worker_based._messages import worker_life as lives
 
-__all__ = [
-    "DEFERRED",
-    "FAILED",
-    "FINISHED",
-    "QUEUED",
-    "STARTED",
-    "STATES",
-    "RequestSnapshot",
-    "State",
-    "WorkerSnapshot",
-    "check_state",
-    "of_workers",
-]
-
 #: State of a request.
 State = Literal["deferred", "queued", "started", "finished", "failed"]
 #: The request waits for its `eta`, or no known worker can run it.

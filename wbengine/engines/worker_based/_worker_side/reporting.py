@@ -22,16 +22,6 @@ from wbengine.types import failure as ft
 if TYPE_CHECKING:
     from wbengine.engines.worker_based import protocol as pr
 
-__all__ = [
-    "ExceptionHandler",
-    "FailedRequest",
-    "ForeignJob",
-    "Job",
-    "TaskObserver",
-    "Reports",
-    "find_handlers",
-]
-
 LOG = logging.getLogger(__name__)
 # The root logger must not print records of tasks if the program configures no logging.
 LOG.addHandler(logging.NullHandler())
