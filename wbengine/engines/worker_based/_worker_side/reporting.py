@@ -161,7 +161,7 @@ class Reports:
     def _failed(self, job: Job, outcome: invocation.Outcome) -> None:
         self.flush()  # Keeps the order of the log.
         failure: ft.Failure = outcome.value
-        if self._handlers and self._handled(self._describe(job, outcome), failure):
+        if self._handled(job, outcome):
             return
         if failure.check(exceptions.Cancelled):
             LOG.info(_CANCELLED, job.name, job.id, _took(outcome), extra=_fields(job))
@@ -183,19 +183,9 @@ class Reports:
             text = _failure_text.text_of(failure, lambda part: _described(part, secrets))
             LOG.debug("task %r of request %s:\n%s", job.name, job.id, text, extra=_fields(job))
 
-    def _handled(self, request: FailedRequest, failure: ft.Failure) -> bool:
-        info = failure.exc_info or (None, None, None)
-        for handler in self._handlers:
-            try:
-                if handler(request, *info) is False:
-                    return True
-            except BaseException:  # Also exceptions that would end the thread.
-                LOG.exception("exception handler %s failed", object_names.dotted(handler))
-        return False
-
-    def _describe(self, job: Job, outcome: invocation.Outcome) -> FailedRequest:
+    def _handled(self, job: Job, outcome: invocation.Outcome) -> bool:
         unit = job.unit
-        return FailedRequest(
+        request = FailedRequest(
             job.id,
             job.epoch,
             job.name,
@@ -208,6 +198,14 @@ class Reports:
             outcome.started,
             outcome.ended,
         )
+        info = request.failure.exc_info or (None, None, None)
+        for handler in self._handlers:
+            try:
+                if handler(request, *info) is False:
+                    return True
+            except BaseException:  # Also exceptions that would end the thread.
+                LOG.exception("exception handler %s failed", object_names.dotted(handler))
+        return False
 
 
 def _fields(job: Job) -> dict[str, object]:
