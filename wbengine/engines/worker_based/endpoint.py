@@ -104,13 +104,7 @@ class Endpoint:
         origin: running.Request | None = None,
     ) -> invocation.Outcome:
         call = invocation.Invocation(
-            task,
-            invocation.REVERT,
-            "",
-            arguments=arguments,
-            result=result,
-            failures=failures,
-            events=events,
+            task, invocation.REVERT, "", 1, arguments, result, failures, events
         )
         return _invoke(call, loop, origin)
 
