@@ -421,9 +421,7 @@ class Server:
 
     def on_unstarted(self, job: Job) -> list[Effect]:
         """Check a job that got its slot so late that another worker may own it."""
-        if job.key not in self._job_table.begun:
-            return []
-        return [Check(job)]
+        return [Check(job)] if job.key in self._job_table.begun else []
 
     def on_checked(self, job: Job, row: ledgers.Row | None) -> list[Effect]:
         """Run a job if this worker still owns its row, else requeue or drop it."""

@@ -565,11 +565,9 @@ class Worker:
             return f"the broker has sent nothing for {silence:.0f} s"
         if self._proxy.is_blocked:
             return "the broker accepts no messages: it is short of memory or disk"
-        return (
-            None
-            if self._source.wait_ready(0)
-            else "the worker is not connected to the broker of Celery"
-        )
+        if not self._source.wait_ready(0):
+            return "the worker is not connected to the broker of Celery"
+        return None
 
     @property
     def snapshot(self) -> snapshots.WorkerSnapshot:
