@@ -26,6 +26,7 @@ from wbengine.engines.worker_based._connections.sender import (
 from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.transports import _reasons
 from wbengine.transports._broker import Order
+from wbengine.transports._publishing import MAX_BATCH_MESSAGES
 from wbengine.transports._receiving import MessageConsumer
 
 LOG = logging.getLogger(__name__)
@@ -39,19 +40,14 @@ CONNECT_TIMEOUT_SECONDS: Final = 10.0
 DRAIN_SECONDS: Final = 1.0
 SHORT_DRAIN_SECONDS: Final = 0.05
 
-#: Seconds, and maximum number of messages, for which `ack_later` waits in the consumer's thread.
+#: Maximum delay of `ack_later` in the consumer's thread.
 ACK_DELAY_SECONDS: Final = 0.05
-MAX_DELAYED_ACKS: Final = 64
 
 #: Pause before reconnecting to a broker that is reachable but does not work.
 RECONNECT_PAUSE_SECONDS: Final = 0.5
 
 #: After a refused operation, seconds in which replies use another channel.
 REFUSED_PAUSE_SECONDS: Final = 60.0
-
-
-def _nothing() -> None:
-    return None
 
 
 class ConsumerLoop:
@@ -89,7 +85,6 @@ class ConsumerLoop:
         self._last_reason = ""
         self._receiving_since = math.inf
         self._pending_calls: deque[Callable[[], None]] = deque()
-        self._wake: Callable[[], None] | None = None
         # Time after which replies are published on the channels of their requests.
         self._replies_from = 0.0
         # Whether slots are free before acknowledgements; see `release_many`.
@@ -168,12 +163,9 @@ class ConsumerLoop:
         return self._ended.wait(timeout)
 
     def _wake_consumer(self) -> None:
-        wake = self._wake  # Read once: the consumer's thread may reset it at any time.
-        if wake is not None:
-            wake()
-
-    def _send_later(self, message: OutgoingMessage) -> None:
-        self._sender.send(message, defer=True)
+        receiver = self._receiver  # Read once: the consumer's thread may reset it at any time.
+        if receiver is not None:
+            receiver.link.wake()
 
     def _declare_soon(self) -> None:
         """Declare queues again because they may be missing. Thread-safe."""
@@ -247,7 +239,6 @@ class ConsumerLoop:
                 self._sender.start()  # The sender connects in parallel.
             receiver.begin(self._handle, self._on_work)
             self._receiver, self.channel = receiver, receiver.channel
-            self._wake = link.wake
             self._receiving_since = time.monotonic()
             self._running.set()
             self._drain(receiver)
@@ -259,7 +250,7 @@ class ConsumerLoop:
                 self._pause_replies(error)
             raise
         finally:
-            self._wake = self.channel = self._receiver = None
+            self.channel = self._receiver = None
             receiver.close()
 
     def _count_discarded(self) -> None:
@@ -310,7 +301,7 @@ class ConsumerLoop:
         """Acknowledge messages of `ack_later` that are due; return the time of the next call."""
         if self._receipts:
             self._receipts_due = min(self._receipts_due, now + ACK_DELAY_SECONDS)
-            if now >= self._receipts_due or len(self._receipts) >= MAX_DELAYED_ACKS:
+            if now >= self._receipts_due or len(self._receipts) >= MAX_BATCH_MESSAGES:
                 self._receipts_due = math.inf
                 self.ack_many([self._receipts.popleft() for _ in range(len(self._receipts))])
         return self._receipts_due
@@ -322,8 +313,7 @@ class ConsumerLoop:
             if self._receiver is not None:
                 self._receiver.link.delete_private_queue(name)
 
-        self._pending_calls.append(remove)
-        self._wake_consumer()
+        self.call_soon(remove)
 
     # Requests.
 
@@ -362,7 +352,13 @@ class ConsumerLoop:
 
     def ack_many(self, messages: Sequence[Any]) -> None:
         for consumer, group in grouped(messages).items():
-            settle_all(consumer, group)
+            crashpoint("proxy.before-ack")
+            try:
+                consumer.ack_many(group)
+                crashpoint("proxy.after-ack")
+            except Exception as error:  # The broker delivers the messages again.
+                level = _level_of(error)
+                LOG.log(level, "%d messages cannot be acknowledged (%s)", len(group), error)
         self._free_many(messages)
 
     def ack_later(self, *messages: Any) -> None:
@@ -414,7 +410,7 @@ class ConsumerLoop:
                 consumer.release_many(group)
         return order
 
-    def requeue(self, message: Any, done: Callable[[], None] = _nothing) -> None:
+    def requeue(self, message: Any, done: Callable[[], None] = lambda: None) -> None:
         """Requeue a request and free its slot; then call `done()` in the consumer's thread.
 
         Thread-safe; never raises. The request is delivered again, marked as redelivered. For an
@@ -424,13 +420,13 @@ class ConsumerLoop:
         def settle() -> None:
             try:
                 _requeue(message)
-                self._free_many((message,))
+                self._free(message)
             finally:
                 done()
 
         self.call_soon(settle)
 
-    def return_unstarted(self, message: Any, done: Callable[[], None] = _nothing) -> None:
+    def return_unstarted(self, message: Any, done: Callable[[], None] = lambda: None) -> None:
         """Return an unstarted request to its queue, then call `done()`. Thread-safe.
 
         Without a ledger, workers do not run redelivered requests, so a copy replaces the request.
@@ -440,7 +436,7 @@ class ConsumerLoop:
             return
         copy = OutgoingMessage(env.copy_of(message), self._copying, (message, done))
         # The copy must be published after consuming has ended, like requeued requests.
-        self.call_soon(functools.partial(self._send_later, copy))
+        self.call_soon(functools.partial(self._sender.send, copy, defer=True))
 
     def wake_by(self, due: float) -> None:
         if due < self._sleeps_until and threading.get_ident() != self._consumer:
@@ -471,7 +467,7 @@ class ConsumerLoop:
             self.call_soon(work.adjust)
         self._handle(message)
         if message.acknowledged and message in work.held:  # Another thread may be faster.
-            self._free_many((message,))
+            self._free(message)
 
 
 class _Copying(DeliveryHooks):
@@ -502,21 +498,14 @@ def grouped(messages: Iterable[Any]) -> dict[MessageConsumer, list[Any]]:
     return groups
 
 
-def settle_all(channel: Any, messages: list[Any]) -> None:
-    crashpoint("proxy.before-ack")
-    try:
-        channel.ack_many(messages)
-        crashpoint("proxy.after-ack")
-    except OSError as error:  # The broker delivers the messages again.
-        LOG.debug("%d messages cannot be acknowledged (%s)", len(messages), error)
-    except Exception as error:
-        LOG.warning("%d messages cannot be acknowledged (%s)", len(messages), error)
-
-
 def _requeue(message: Any) -> None:
     try:
         message.requeue()
-    except OSError as error:
-        LOG.debug("message %s cannot be requeued (%s)", message.delivery_tag, error)
     except Exception as error:
-        LOG.warning("message %s cannot be requeued (%s)", message.delivery_tag, error)
+        tag = message.delivery_tag
+        LOG.log(_level_of(error), "message %s cannot be requeued (%s)", tag, error)
+
+
+def _level_of(error: Exception) -> int:
+    """Return the level to log an error of settling. An `OSError` ends the connection anyway."""
+    return logging.DEBUG if isinstance(error, OSError) else logging.WARNING
