@@ -138,7 +138,7 @@ def test_confirmed_replies_do_not_repeat_the_warning_of_the_sender(
     done: list[int] = []
     reply = outgoing.message(env.Envelope("TEST", {}), after=lambda: done.append(1))
     for _ in range(2):
-        place.sender._reconnects.log_failure("too many connections")
+        place.sender._log_failure("too many connections")
         place.sender.report_replies([reply])
     assert caplog.text.count("cannot publish (too many connections), retrying") == 1
     assert done == [1, 1]

@@ -87,10 +87,7 @@ class DeliveryHooks:
 
 
 class _Echo(DeliveryHooks):
-    mandatory = True
-
-    def unrouted(self, message: OutgoingMessage) -> None:
-        """Do nothing: see `Sender.on_missing_queue`."""
+    mandatory = True  # Without a queue, only `Sender.on_missing_queue` is called.
 
 
 #: Hooks without actions, and hooks of messages that a process sends to itself.
@@ -136,50 +133,6 @@ class OutgoingMessage(Frame):
             return 0
 
 
-class ReconnectLoop:
-    """Connects to `target` repeatedly and uses the connections, until `closed`. Not thread-safe.
-
-    `errors` are the exceptions after which it reconnects.
-    """
-
-    def __init__(self, target: transports.Target, closed: conditions.Event) -> None:
-        self.errors: Any = ()
-        self._target = target
-        self._closed = closed
-        #: The last logged failure, or '' after a successful publish.
-        self.last_logged = ""
-
-    def run(self, use: Callable[[Any], object]) -> None:
-        """Call `use(connection)` for each connection until `closed` is set, by any thread."""
-        while not self._closed.is_set():
-            try:
-                connection = connecting.reach(
-                    self._target, self._closed, on_failure=self.log_failure
-                )
-            except exc.TransportFailure as error:
-                self.log_failure(str(error))
-                self._closed.wait(RETRY_PAUSE_SECONDS)
-                continue
-            self.errors = (*connection.recoverable_connection_errors, *_SERVICE_ERRORS)
-            try:
-                with connection:
-                    if not self._closed.is_set():
-                        use(connection)
-            except self.errors as error:
-                self.log_failure(_reasons.explain(error))
-            except Exception:
-                if self._closed.is_set():
-                    return
-                LOG.exception("failed to publish")
-            self._closed.wait(RETRY_PAUSE_SECONDS)
-
-    def log_failure(self, why: str) -> None:
-        """Log a failure unless it equals the last one. Thread-safe."""
-        if why != self.last_logged and not self._closed.is_set():
-            self.last_logged = why
-            LOG.warning("cannot publish (%s), retrying", why)
-
-
 class Sender:
     """Publishes messages in order on a separate connection, with retries.
 
@@ -196,7 +149,10 @@ class Sender:
         self._layout = layout
         self._name = name
         self._closed = conditions.Event()
-        self._reconnects = ReconnectLoop(target, self._closed)
+        # Errors after which the sender reconnects.
+        self._errors: tuple[type[Exception], ...] = ()
+        # The last logged failure, or "" after a successful publish.
+        self._last_logged = ""
         # All times are on the monotonic clock.
         self._queue: deque[OutgoingMessage] = deque()
         self._urgent_queue: deque[OutgoingMessage] = deque()
@@ -209,7 +165,7 @@ class Sender:
         self._woken = conditions.Condition(self._lock)
         self._settled = conditions.Condition(self._lock)
         #: Called in the publishing thread if an exchange or a queue is missing.
-        self.on_missing_queue: Callable[[], None] = _nothing
+        self.on_missing_queue: Callable[[], None] = lambda: None
         self._writer: Writer | None = None
         self._is_careful = False  # See `Writer`.
         # Whether a thread publishes, and whether the sender's thread runs deferred calls.
@@ -269,7 +225,7 @@ class Sender:
         self, messages: Iterable[OutgoingMessage], unrouted: Iterable[OutgoingMessage] = ()
     ) -> None:
         """Call the hooks of messages that are published and confirmed."""
-        self._reconnects.last_logged = ""
+        self._last_logged = ""
         for message in unrouted:
             self.on_missing_queue()
             call(message.hooks.unrouted, message)
@@ -325,10 +281,7 @@ class Sender:
     def start(self) -> None:
         if self._thread is None:
             thread = threads.Thread(
-                target=self._reconnects.run,
-                args=(self._use,),
-                name=f"wbengine-sender-{self._name}",
-                daemon=True,
+                target=self._run, name=f"wbengine-sender-{self._name}", daemon=True
             )
             try:
                 thread.start()
@@ -383,11 +336,8 @@ class Sender:
     def _calls_at(self) -> float:
         if not self._calls:
             return math.inf
-        return (
-            -math.inf
-            if self._flushing or self._call_count >= MAX_BATCH_MESSAGES
-            else self._calls_due
-        )
+        hurries = self._flushing or self._call_count >= MAX_BATCH_MESSAGES
+        return -math.inf if hurries else self._calls_due
 
     def _next_due(self) -> float:
         if self._closed.is_set() or self._connection_error is not None:
@@ -414,6 +364,34 @@ class Sender:
         return None if at == math.inf else at - now
 
     # Methods for the sender's thread.
+
+    def _run(self) -> None:
+        """Use one connection after another, until the sender is closed."""
+        while not self._closed.is_set():
+            try:
+                connection = connecting.reach(
+                    self._target, self._closed, on_failure=self._log_failure
+                )
+            except exc.TransportFailure:
+                return  # The sender was closed while it tried to connect.
+            self._errors = (*connection.recoverable_connection_errors, *_SERVICE_ERRORS)
+            try:
+                with connection:
+                    if not self._closed.is_set():
+                        self._use(connection)
+            except self._errors as error:
+                self._log_failure(_reasons.explain(error))
+            except Exception:
+                if self._closed.is_set():
+                    return
+                LOG.exception("failed to publish")
+            self._closed.wait(RETRY_PAUSE_SECONDS)
+
+    def _log_failure(self, why: str) -> None:
+        """Log a failure unless it equals the last one. Thread-safe."""
+        if why != self._last_logged and not self._closed.is_set():
+            self._last_logged = why
+            LOG.warning("cannot publish (%s), retrying", why)
 
     def _use(self, connection: Any) -> None:
         """Publish on a connection until it is lost or the sender is closed."""
@@ -518,16 +496,16 @@ class Sender:
                 return
             try:
                 batch = self._prepare(batch)
-            except self._reconnects.errors as error:  # The connection is not the cause.
+            except self._errors as error:  # The connection is not the cause.
                 self._paused_until = time.monotonic() + RETRY_PAUSE_SECONDS
-                self._reconnects.log_failure(_reasons.explain(error))
+                self._log_failure(_reasons.explain(error))
                 return
             if writer is None or writer is not self._writer:
                 # It is closed: the messages remain for the next connection.
                 return
             try:
                 self._publish(batch, writer)
-            except self._reconnects.errors as error:
+            except self._errors as error:
                 with self._lock:
                     if self._writer is writer:  # Otherwise the sender has reconnected.
                         self._connection_error = error
@@ -564,7 +542,7 @@ class Sender:
             try:
                 if group:
                     group[0].hooks.prepare(group)
-            except self._reconnects.errors:
+            except self._errors:
                 raise
             except Exception as error:
                 if len(group) == 1:
@@ -613,8 +591,8 @@ class Sender:
                     self.on_missing_queue()
                     call(message.hooks.unrouted, message)
             if not writer.confirms:
-                self._reconnects.last_logged = ""
-        except self._reconnects.errors as error:
+                self._last_logged = ""
+        except self._errors as error:
             if not (writer.confirms or isinstance(error, _SERVICE_ERRORS)):
                 end = None if writer.together else count + 1
                 self._report_uncertain(encoded[count:end])
@@ -636,10 +614,6 @@ class Sender:
 def _call_sent(messages: Iterable[OutgoingMessage]) -> None:
     for hooks, group in by_hooks(messages).items():
         call(hooks.sent, group)
-
-
-def _nothing() -> None:
-    return None
 
 
 def by_hooks(messages: Iterable[OutgoingMessage]) -> dict[DeliveryHooks, list[OutgoingMessage]]:
