@@ -277,12 +277,11 @@ class ConsumerLoop:
             # Set this before the checks: events after that wake this thread.
             self._sleeps_until = math.inf
             now = time.monotonic()
-            if now >= receiver.due:
-                receiver.run_due(now)
+            echo_due = receiver.run_due(now)
             waits_until = None if self._on_wait is None else self._on_wait()
             if self.on_iteration is not None:
                 self.on_iteration(receiver.last_message_at)
-            due = min(receiver.echo_due, self._acknowledge_later(now))
+            due = min(echo_due, self._acknowledge_later(now))
             if waits_until is not None:
                 due = min(due, waits_until)
             timeout = min(max_timeout, max(0.001, due - time.monotonic()))

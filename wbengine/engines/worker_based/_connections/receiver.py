@@ -133,7 +133,7 @@ class Prefetcher:
 class Receiver:
     """Consumes the private queue and shared queues on one connection. Not thread-safe.
 
-    It passes messages to `on_own(message)` and `on_work(message)`. Call `run_due` at `due`.
+    It passes messages to `on_own(message)` and `on_work(message)`.
     """
 
     def __init__(
@@ -151,11 +151,8 @@ class Receiver:
         self._echo: Echo | None = None
         if not target.is_local:
             self._echo = Echo(ECHO_AFTER_SECONDS, DEAF_AFTER_SECONDS, time.monotonic())
-        self._declare_due = 0.0
-        self._declared = -math.inf
-        self._must_declare = False
+        self._declared = self._declare_due = -math.inf
         self.channel: MessageConsumer | None = None
-        self.due = 0.0
 
     def begin(self, on_own: Consume, on_work: Consume) -> None:
         """Declare queues and consume."""
@@ -168,10 +165,12 @@ class Receiver:
         self.channel = own
         if work is not None:
             self._work.begin(work, [*map(self._layout.shared_name, self._work.queues)])
-        self._set_due(time.monotonic())
 
     def _declare(self) -> None:
-        """Declare all queues again."""
+        """Declare all queues."""
+        # Set first, so that a queue that is lost meanwhile causes another declaration.
+        self._declared = time.monotonic()
+        self._declare_due = self._declared + self.link.declare_seconds
         self.link.declare(self._layout, self._work.queues)
 
     def _recording(self, handle: Consume) -> Consume:
@@ -190,49 +189,17 @@ class Receiver:
 
     # Periodic work.
 
-    def run_due(self, now: float) -> None:
-        """Do the periodic work.
+    def run_due(self, now: float) -> float:
+        """Do the periodic work. Return the time at which the echo must be checked again.
 
         :raises TransportFailure: if the echo message is overdue.
         """
-        mistrusts = self._must_declare and now >= self._declared + DECLARE_PAUSE_SECONDS
-        if self.link.is_blocked:
-            pass  # The broker would not reply.
-        elif mistrusts or now >= self._declare_due:
-            self._must_declare = (
-                False  # Reset first, so that a later loss causes another declaration.
-            )
-            if mistrusts or self._declare_due:
-                self._declare()
-            self._declared = now
-            self._declare_due = now + self.link.declare_seconds
-        if self._echo is not None:
-            self._check_echo(self._echo, now)
-        self._set_due(now)
-
-    @property
-    def last_message_at(self) -> float:
-        """Time of the broker's last message (monotonic clock); now, if there are no echoes."""
-        return time.monotonic() if self._echo is None else self._echo.last_message_at
-
-    @property
-    def echo_due(self) -> float:
-        """Time at which `run_due` must check the echo."""
-        return math.inf if self._echo is None else self._echo.next_due()
-
-    def declare_soon(self) -> None:
-        """Declare queues again soon because they may be missing. Thread-safe."""
-        self._must_declare = True
-        self.due = self._declared + DECLARE_PAUSE_SECONDS
-
-    def _set_due(self, now: float) -> None:
-        # With echoes, each message may change the time.
-        self.due = self._declare_due if self._echo is None else now
-        # Read this after the assignment: `declare_soon` may run at the same time.
-        if self._must_declare:
-            self.due = min(self.due, self._declared + DECLARE_PAUSE_SECONDS)
-
-    def _check_echo(self, echo: Echo, now: float) -> None:
+        # A broker that reads nothing would not reply.
+        if now >= self._declare_due and not self.link.is_blocked:
+            self._declare()
+        echo = self._echo
+        if echo is None:
+            return math.inf
         if echo.begins_ping(now):
             ping = env.Envelope(PING, {}, routing_key=self._layout.topic)
             self._sender.send(OutgoingMessage(ping, _Pinging(echo)), defer=True)
@@ -241,6 +208,16 @@ class Receiver:
                 "the broker delivers no messages: a message from this process to itself did"
                 " not arrive"
             )
+        return echo.next_due()
+
+    @property
+    def last_message_at(self) -> float:
+        """Time of the broker's last message (monotonic clock); now, if there are no echoes."""
+        return time.monotonic() if self._echo is None else self._echo.last_message_at
+
+    def declare_soon(self) -> None:
+        """Declare queues again soon because they may be missing. Thread-safe."""
+        self._declare_due = min(self._declare_due, self._declared + DECLARE_PAUSE_SECONDS)
 
     def end(self, remove: bool) -> None:
         """Stop consuming. If `remove`, also delete the private queue."""
