@@ -159,7 +159,8 @@ def test_consumer_check_passes_if_broker_is_unreachable() -> None:
 
 
 def test_interop_taskflow_without_topics_is_refused() -> None:
-    assert topology.check_interop_options(None, (), "memory://x") is None
-    assert topology.check_interop_options("taskflow", ("t",), "none") == "taskflow"
+    assert topology.check_interop(None, "memory://x") is None
+    assert topology.check_interop("taskflow", "none") == "taskflow"
+    topology.check_interop_topics("taskflow", ("t",))
     with pytest.raises(ValueError, match="requires topics"):
-        topology.check_interop_options("taskflow", (), None)
+        topology.check_interop_topics("taskflow", ())

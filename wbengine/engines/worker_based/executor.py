@@ -126,8 +126,8 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         self._options = RequestOptions.of(options)
         object_names.check_length("The uuid of an executor", uuid)
         topics = object_names.as_tuple("topics", topics)
-        self._interop = topology.check_interop_options(interop, topics, ledger)
-        topology.check_no_keys(interop, keys)
+        self._interop = topology.check_interop(interop, ledger, keys)
+        topology.check_interop_topics(interop, topics)
         expiry = worker_expiry if worker_expiry and worker_expiry > 0 else None
         self._exchange = exchange
         self._pings = pings.Pings()

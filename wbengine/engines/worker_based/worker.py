@@ -186,8 +186,7 @@ class Worker:
         self.identity = describing.identity(name)
         if code_version is not None:
             object_names.check_code("code_version", code_version)
-        self._interop = topology.check_no_ledger(interop, ledger)
-        topology.check_no_keys(interop, keys)
+        self._interop = topology.check_interop(interop, ledger, keys)
         self._keys = key_files.keyring(keys, key_files.WORKER) if self._topics else None
         self._queues = {
             name: name if self._interop else env.queue_name(exchange, name, self._offered)

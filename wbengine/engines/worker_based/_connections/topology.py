@@ -35,22 +35,36 @@ _MAX_COMMON_BROADCASTS: Final = 10
 _CLASSIC_QUEUE: Final = {"x-queue-type": "classic"}
 
 
-def check_interop(interop: str | None) -> str | None:
-    if interop not in (None, TASKFLOW):
-        near = object_names.hint(str(interop), (TASKFLOW,))
-        raise ValueError(f"interop must be {TASKFLOW!r} or None, got {interop!r}{near}")
-    return interop
-
-
-def check_interop_options(
-    interop: str | None, topics: Sequence[str], ledger: str | None
+def check_interop(
+    interop: str | None, ledger: str | None = None, keys: object = None
 ) -> str | None:
-    """Check `interop` together with other options of an engine, and return it.
+    """Check `interop` together with other options, and return it.
 
     :raises ValueError: if it is not supported, or conflicts with an option.
     """
-    if check_no_ledger(interop, ledger) is None:
-        return None
+    if interop not in (None, TASKFLOW):
+        near = object_names.hint(str(interop), (TASKFLOW,))
+        raise ValueError(f"interop must be {TASKFLOW!r} or None, got {interop!r}{near}")
+    if interop and ledger not in (None, "none"):
+        raise ValueError(
+            f"interop={interop!r} does not support a ledger: TaskFlow's workers have none"
+        )
+    if interop and keys not in (None, NO_KEYS):
+        raise ValueError(
+            f"interop={interop!r} does not support keys: TaskFlow's peers do not sign"
+            " messages, so every client that can write to the queues of these topics can"
+            " run tasks"
+        )
+    return interop
+
+
+def check_interop_topics(interop: str | None, topics: Sequence[str]) -> None:
+    """Check that an engine with `interop` has exact topics.
+
+    :raises ValueError: if it has none, or patterns.
+    """
+    if not interop:
+        return
     if not topics:
         raise ValueError(
             f"interop={interop!r} requires topics: TaskFlow's workers do not announce"
@@ -63,32 +77,6 @@ def check_interop_options(
             raise ValueError(
                 f"interop={interop!r} requires exact topics, not patterns: {error}"
             ) from None
-    return interop
-
-
-def check_no_ledger(interop: str | None, ledger: str | None) -> str | None:
-    """Check that `interop` is used without a ledger, and return it.
-
-    :raises ValueError: if it is not supported, or a ledger is given.
-    """
-    if check_interop(interop) is not None and ledger not in (None, "none"):
-        raise ValueError(
-            f"interop={interop!r} does not support a ledger: TaskFlow's workers have none"
-        )
-    return interop
-
-
-def check_no_keys(interop: str | None, keys: object) -> None:
-    """Check that there are no keys for peers that cannot sign.
-
-    :raises ValueError: if keys are given.
-    """
-    if interop and keys not in (None, NO_KEYS):
-        raise ValueError(
-            f"interop={interop!r} does not support keys: TaskFlow's peers do not sign"
-            " messages, so every client that can write to the queues of these topics can"
-            " run tasks"
-        )
 
 
 class Topology:
