@@ -147,11 +147,9 @@ class Topology:
         return exchange
 
     def declare_own(self, channel: Any) -> Any:
-        if self.interop:
+        if self.interop or self.direct:
             return self.declare_shared(channel, self.topic)
         exchange = self.declare_exchange(channel)
-        if self.direct:
-            return self._declare_plain(channel, self.topic)
         queue = kombu.Queue(
             self.topic,
             exchange,
@@ -168,12 +166,7 @@ class Topology:
     def declare_common(self, channel: Any) -> None:
         """Declare the common queues, which replace the bindings."""
         for name in self._common_names:
-            self._declare_plain(channel, name)
-
-    def _declare_plain(self, channel: Any, name: str) -> Any:
-        queue = kombu.Queue(name, self.exchange, routing_key=name, durable=True)(channel)
-        queue.declare()
-        return queue
+            self.declare_shared(channel, name)
 
     def _common_name(self, key: str) -> str:
         return f"{self._name}.{key}"
