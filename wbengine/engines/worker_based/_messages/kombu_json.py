@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from wbengine import exceptions as exc
 from wbengine._introspection import object_names
+from wbengine._text import json_text
 from wbengine.types import codec
 
 _TYPE: Final = "__type__"
@@ -54,7 +55,7 @@ def _pack(value: Any, where: str, depth: int) -> Any:
     if value is None or isinstance(value, bool | int | float):
         return value  # Python's JSON accepts NaN and infinities.
     if isinstance(value, str):
-        if not (value.isascii() or _is_text(value)):
+        if not (value.isascii() or json_text.is_text(value)):
             raise _refused(value, where, "contains lone surrogates")
         return value
     if isinstance(value, list | tuple | dict) and not depth:
@@ -78,19 +79,11 @@ def _pack(value: Any, where: str, depth: int) -> Any:
 
 
 def _key(key: Any, where: str) -> str:
-    if isinstance(key, str) and (key.isascii() or _is_text(key)):
+    if isinstance(key, str) and (key.isascii() or json_text.is_text(key)):
         return key
     if key is None or isinstance(key, bool | int | float):
         return json.dumps(key)
     raise _refused(key, where, "is a type of key that TaskFlow's peers cannot read")
-
-
-def _is_text(value: str) -> bool:
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _refused(value: Any, where: str, why: str) -> exc.NotEncodable:
@@ -121,16 +114,6 @@ def parse(data: bytes | str, depth: int) -> Any:
         tree = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise exc.InvalidFormat(f"invalid JSON: {str(error)[:200]}") from None
-    level, nodes = 0, [tree]
-    while nodes:
-        if level > depth:
-            raise exc.InvalidFormat(f"nested more than {depth} levels deep")
-        level += 1
-        below: list[Any] = []
-        for item in nodes:
-            if isinstance(item, dict):
-                below += item.values()
-            elif isinstance(item, list):
-                below += item
-        nodes = below
+    if json_text.is_deeper(tree, depth):
+        raise exc.InvalidFormat(f"nested more than {depth} levels deep")
     return tree
