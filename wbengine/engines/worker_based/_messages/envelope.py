@@ -161,25 +161,24 @@ def unpacker(extended: bool) -> Any:
     return codec.unpack_received if extended else kombu_json.unpack
 
 
-def parse(body: bytes | str, interop: str | None = None) -> Any:
+def parse(body: bytes | str) -> Any:
     """Return the JSON tree of a received body.
 
-    :raises InvalidFormat: if it is not strict JSON in UTF-8, or, with `interop`, not TaskFlow's
-        JSON.
+    :raises InvalidFormat: if it is not strict JSON in UTF-8.
     """
-    if interop is not None:
-        return kombu_json.parse(body, depth=_BODY_DEPTH)
     return codec.parse(body, depth=_BODY_DEPTH)
 
 
 def body_of(message: Any, interop: str | None = None) -> Any:
     """Return the JSON tree of the body of a received message.
 
-    :raises InvalidFormat: if it is compressed or not valid JSON (see `parse`).
+    :raises InvalidFormat: if it is compressed, or not strict JSON (with `interop`, TaskFlow's).
     """
     if getattr(message, "compressed", False):
         raise exc.InvalidFormat("the message is compressed")
-    return parse(message.body, interop)
+    if interop is not None:
+        return kombu_json.parse(message.body, depth=_BODY_DEPTH)
+    return parse(message.body)
 
 
 def freeze(envelope: Envelope) -> bytes:
