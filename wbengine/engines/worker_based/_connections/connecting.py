@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import ipaddress
+import itertools
 import logging
+import math
 import random
 import socket
 import time
@@ -41,18 +43,12 @@ def reach(
 
     :raises TransportFailure: if the broker was not reached.
     """
-    ends = None if within is None else time.monotonic() + within
-    attempts = 0
+    ends = math.inf if within is None else time.monotonic() + within
+    numbers = itertools.count()
 
     def attempt() -> Connection:
-        nonlocal attempts
-        attempts += 1
-        timeout = (
-            ATTEMPT_SECONDS
-            if ends is None
-            else min(ATTEMPT_SECONDS, max(0.5, ends - time.monotonic()))
-        )
-        return _open(target, attempts - 1, timeout)
+        seconds = min(ATTEMPT_SECONDS, max(0.5, ends - time.monotonic()))
+        return _open(target, next(numbers), seconds)
 
     try:
         return call_with_retries(
