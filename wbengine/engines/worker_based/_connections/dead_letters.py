@@ -15,7 +15,7 @@ from typing import Any, Final
 from wbengine import exceptions as exc
 from wbengine import transports
 from wbengine._logs.repeated_messages import RareWarnings
-from wbengine.engines.worker_based._connections import connecting, topology
+from wbengine.engines.worker_based._connections import connecting, queue_counts, topology
 from wbengine.engines.worker_based._connections.sender import OutgoingMessage
 from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.engines.worker_based._messages import request_messages, signing
@@ -33,10 +33,6 @@ MAX_LETTERS: Final = 1000
 
 def queue_name(exchange: str) -> str:
     return f"{exchange}.dead-letters"
-
-
-#: With this option, py-amqp waits for the confirm of each message.
-_CONFIRM_OPTIONS: Final = {"confirm_publish": True}
 
 
 @dataclasses.dataclass(slots=True)
@@ -78,9 +74,11 @@ class DeadLetters:
         self._target = target
         self._name = queue_name(exchange)
         self._layout = topology.Topology(exchange, self._name, (), None, direct=direct)
-        # A broker with an alarm may accept the bytes of a message, but not the message.
         if target.amqp:
-            target = dataclasses.replace(target, options={**target.options, **_CONFIRM_OPTIONS})
+            # py-amqp waits for the confirm of each message: a broker with an alarm may accept the
+            # bytes of a message, but not the message.
+            options = {**target.options, "confirm_publish": True}
+            target = dataclasses.replace(target, options=options)
         self._connection = connecting.reach_soon(target, within)
         if target.amqp:  # The broker may stop to read or reply at any time.
             self._connection.connection.sock.settimeout(within)
@@ -143,12 +141,7 @@ class DeadLetters:
     def _has(self, queue: str) -> bool:
         if isinstance(self._connection, Broker):
             return any(queue == name for name, _, _ in self._connection.bindings())
-        try:
-            with self._translating_errors(queue), self._connection.channel() as channel:
-                channel.queue_declare(queue, passive=True)
-        except exc.NotFound:
-            return False
-        return True
+        return queue_counts.count_passively(self._connection, self._target, queue) is not None
 
     def _take(self) -> Iterator[Any]:
         if not self._has(self._name):
@@ -174,31 +167,27 @@ class DeadLetters:
 
     def _read(self, message: Any) -> DeadLetter | None:
         """Return the content of a message; None if it is not a request with a valid signature."""
+        body: bytes | str = message.body
         try:
-            if self._signer is None:
-                return _read(message, message.body)
-            return _read(message, self._signer.verify(message, {self._name}))
+            if self._signer is not None:
+                body = self._signer.verify(message, {self._name})
+            envelope = env.received(env.parse(body), message)
+            request, death = RequestMessage.from_message(envelope), Death.from_message(envelope)
+            return DeadLetter(
+                request.id,
+                request.epoch,
+                str(envelope.body["task_name"]),
+                str(envelope.body["task_cls"]),
+                str(envelope.body["action"]),
+                request.flow or None,
+                death.queue,
+                death.reason,
+                death.at,
+                request.ledger,
+                message,
+            )
         except exc.NotTrusted as error:
             _DISTRUSTED.warn(str(error), "skipped a dead letter: %s", error)
-            return None
-
-
-def _read(message: Any, body: bytes | str) -> DeadLetter | None:
-    try:
-        envelope = env.received(env.parse(body), message)
-        request, death = RequestMessage.from_message(envelope), Death.from_message(envelope)
-        return DeadLetter(
-            request.id,
-            request.epoch,
-            str(envelope.body["task_name"]),
-            str(envelope.body["task_cls"]),
-            str(envelope.body["action"]),
-            request.flow or None,
-            death.queue,
-            death.reason,
-            death.at,
-            request.ledger,
-            message,
-        )
-    except (exc.InvalidFormat, KeyError, TypeError):
+        except (exc.InvalidFormat, KeyError, TypeError):
+            pass
         return None

@@ -59,7 +59,7 @@ def count(
     if isinstance(connection, Broker):
         with connecting.translated(connection, target):
             return _of_broker(connection, exchange)
-    counts = (_count_passively(connection, target, name) for name in sorted(set(known)))
+    counts = (count_passively(connection, target, name) for name in sorted(set(known)))
     return [each for each in counts if each is not None]
 
 
@@ -75,9 +75,10 @@ def _of_broker(broker: Broker, exchange: str) -> list[QueueCount]:
     ]
 
 
-def _count_passively(
+def count_passively(
     connection: kombu.Connection, target: transports.Target, name: str
 ) -> QueueCount | None:
+    """Return a queue that kombu reaches, or None if it does not exist."""
     with _open_channel(connection, target, name) as channel:
         declared = channel.queue_declare(name, passive=True)
         return QueueCount(
