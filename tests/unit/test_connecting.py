@@ -10,9 +10,9 @@ import pytest
 import redis
 from amqp import exceptions as amqp_errors
 
-from wbengine import exceptions
+from wbengine import exceptions, transports
 from wbengine.engines.worker_based import ledger
-from wbengine.engines.worker_based._connections import connecting
+from wbengine.engines.worker_based._connections import connecting, dead_letters, queue_counts
 from wbengine.engines.worker_based._connections.receiver import Echo
 from wbengine.transports import _reasons
 
@@ -63,6 +63,14 @@ def test_error_while_releasing_connection_is_ignored() -> None:
 
     odd: Any = Odd()
     connecting.release(odd)
+
+
+def test_missing_queue_of_an_emulated_broker_is_not_a_lost_connection() -> None:
+    target = transports.kombu_target("memory://")
+    with connecting.reach_soon(target, 5.0) as connection:
+        assert queue_counts.count(connection, target, "x", ["missing"]) == []
+    with dead_letters.DeadLetters(target, "x", 5.0) as letters:
+        assert letters.list_letters() == []
 
 
 @pytest.fixture

@@ -183,16 +183,19 @@ def translated(
     :raises TransportFailure: if the broker refuses or is unavailable.
     """
     about = f"queue {queue} at" if queue is not None else "the broker at"
+    losses = (*connection.recoverable_connection_errors, OSError)
     try:
         yield
-    except (*connection.recoverable_connection_errors, OSError) as error:
-        raise exc.TransportFailure(
-            f"the connection to the broker at {target.shown} was lost: {_reasons.explain(error)}"
-        ) from error
-    except (amqp_errors.AMQPError, *connection.channel_errors) as error:
-        if getattr(error, "code", None) in (404, "404"):
+    except (*losses, amqp_errors.AMQPError, *connection.channel_errors) as error:
+        # First, because most transports of kombu count a missing queue as a lost connection.
+        if getattr(error, "reply_code", None) in (404, "404"):
             raise exc.NotFound(f"queue {queue!r} does not exist at {target.shown}") from error
-        raise exc.TransportFailure(f"{about} {target.shown}: {_reasons.explain(error)}") from error
+        why = _reasons.explain(error)
+        if isinstance(error, losses):
+            raise exc.TransportFailure(
+                f"the connection to the broker at {target.shown} was lost: {why}"
+            ) from error
+        raise exc.TransportFailure(f"{about} {target.shown}: {why}") from error
 
 
 def release(connection: Connection) -> None:
