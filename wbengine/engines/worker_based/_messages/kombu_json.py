@@ -43,15 +43,12 @@ _READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
 }
 
 
-def pack(value: Any, where: str = "result") -> Any:
+def pack(value: Any, where: str = "result", depth: int = codec.MAX_DEPTH) -> Any:
     """Return the JSON tree for a value; `unpack` decodes it as TaskFlow does.
 
+    :param depth: maximum number of nested containers.
     :raises NotEncodable: if a part of the value cannot be encoded; the error contains its path.
     """
-    return _pack(value, where, codec.MAX_DEPTH)
-
-
-def _pack(value: Any, where: str, depth: int) -> Any:
     if value is None or isinstance(value, bool | int | float):
         return value  # Python's JSON accepts NaN and infinities.
     if isinstance(value, str):
@@ -61,10 +58,10 @@ def _pack(value: Any, where: str, depth: int) -> Any:
     if isinstance(value, list | tuple | dict) and not depth:
         raise _refused(value, where, f"is nested more than {codec.MAX_DEPTH} levels deep")
     if isinstance(value, list | tuple):
-        return [_pack(item, f"{where}[{n}]", depth - 1) for n, item in enumerate(value)]
+        return [pack(item, f"{where}[{n}]", depth - 1) for n, item in enumerate(value)]
     if isinstance(value, dict):
         return {
-            _key(key, where): _pack(item, f"{where}[{key!r}]", depth - 1)
+            _key(key, where): pack(item, f"{where}[{key!r}]", depth - 1)
             for key, item in value.items()
         }
     for kind, mark, write in _WRITERS:
