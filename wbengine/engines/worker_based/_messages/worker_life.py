@@ -7,18 +7,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-__all__ = [
-    "BUSY",
-    "DEAD",
-    "DRAINING",
-    "IDLE",
-    "STARTED",
-    "STATES",
-    "SUSPENDED",
-    "WorkerStats",
-    "Life",
-]
-
 #: The worker is starting and does not accept requests yet.
 STARTED: Final = "started"
 IDLE: Final = "idle"
