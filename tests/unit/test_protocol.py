@@ -19,7 +19,7 @@ from wbengine import task
 from wbengine.engines.worker_based import _message_schemas
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.types._schema_validation import Schema
-from wbengine.types.failure import Failure
+from wbengine.types.failure import MAX_TEXT_LENGTH, Failure
 
 STATES = (pr.WAITING, pr.PENDING, pr.RUNNING, pr.SUCCESS, pr.FAILURE)
 MOVES = {
@@ -207,7 +207,7 @@ def test_failure_is_sent_with_encodable_arguments() -> None:
 
 def test_text_of_huge_failure_is_shortened() -> None:
     """Otherwise requests to revert would be too large. Causes are shortened as well."""
-    long = "x" * (pr.LONGEST_TEXT + 1)
+    long = "x" * (MAX_TEXT_LENGTH + 1)
     try:
         raise RuntimeError("short") from ValueError(long)
     except RuntimeError as caught:

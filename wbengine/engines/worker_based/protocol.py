@@ -49,9 +49,6 @@ REVERT: Final = "revert"
 #: Default maximum of seconds in each of the waiting states.
 REQUEST_TIMEOUT: Final = 60
 
-#: Maximum number of characters of an exception's message or traceback in a message.
-LONGEST_TEXT: Final = ft.MAX_TEXT_LENGTH
-
 #: The value of `result` in a request without a result (None is a valid result).
 NO_RESULT: Final = object()
 
@@ -97,8 +94,8 @@ _TASKFLOW_PARTS: Final = (
 def failure_to_dict(failure: ft.Failure, extended: bool = True) -> dict[str, Any]:
     """Return a failure as plain JSON.
 
-    Exception arguments that cannot be encoded are omitted. Texts are limited to `LONGEST_TEXT`,
-    because each reversion that the failure causes sends it again.
+    Exception arguments that cannot be encoded are omitted. Messages and tracebacks are limited to
+    `failure.MAX_TEXT_LENGTH`, because each reversion that the failure causes sends them again.
 
     :param extended: False for peers of TaskFlow: without notes, members and attributes.
     """
