@@ -68,8 +68,8 @@ class Proxy:
         else:
             target = transports.resolve(url, transport, transport_options, exchange=exchange)
         retry = transports.RetryOptions.read(retry_options)
-        self._target = dataclasses.replace(target, retry=retry)
-        self._is_direct = self._target.check()
+        self.target = dataclasses.replace(target, retry=retry)
+        self._is_direct = self.target.check()
         self._on_wait = on_wait
         self._dispatcher = dispatcher.TypeDispatcher(type_handlers)
         self.signer = None if keys is None or interop else signing.Signer(keys, exchange=exchange)
@@ -85,9 +85,9 @@ class Proxy:
         self._topology = topology.Topology(
             self._exchange_name, topic, self._bindings, self._interop, direct=self._is_direct
         )
-        self._sender = Sender(self._target, self._topology, self._exchange_name)
+        self._sender = Sender(self.target, self._topology, self._exchange_name)
         self.consumer = ConsumerLoop(
-            self._target,
+            self.target,
             self._topology,
             self._dispatcher.refused,
             self._sender,
@@ -106,13 +106,9 @@ class Proxy:
         return {"untrusted": count} if count else {}
 
     @property
-    def target(self) -> transports.Target:
-        return self._target
-
-    @property
     def connection_details(self) -> dict[str, Any]:
         """The place of the broker, without secrets."""
-        target = self._target
+        target = self.target
         driver: Any = target.system if target.is_native else target.connect().transport_cls
         return {
             "uri": target.shown,
