@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import math
+import operator
 import threading
 import time
 from collections import deque
@@ -36,6 +37,8 @@ _CALLS_DEFERRED_SECONDS: Final = 0.02
 
 #: Seconds between two attempts to publish: a broker may accept connections, but no messages.
 RETRY_PAUSE_SECONDS: Final = 0.25
+
+_writes: Final = operator.attrgetter("hooks.writes")
 
 #: Errors of the broker or the ledger, not of the message.
 _SERVICE_ERRORS: Final = (exc.TransportFailure, exc.LedgerFailure)
@@ -622,10 +625,6 @@ def by_hooks(messages: Iterable[OutgoingMessage]) -> dict[DeliveryHooks, list[Ou
         if message.hooks is not NO_HOOKS:
             groups.setdefault(message.hooks, []).append(message)
     return groups
-
-
-def _writes(message: OutgoingMessage) -> bool:
-    return message.hooks.writes
 
 
 def _write(writer: Any, messages: list[OutgoingMessage]) -> Iterator[bool]:
