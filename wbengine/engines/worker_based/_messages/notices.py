@@ -128,13 +128,13 @@ class Heartbeat(NamedTuple):
             slots if slots >= 0 else None,
             running if running >= 0 else None,
             lives.Life.from_header(headers.get(hd.WBE_LIFE)),
-            text(hd.WBE_SOFTWARE) if hd.WBE_SOFTWARE in headers else None,
-            text(hd.WBE_LEDGER) if hd.WBE_LEDGER in headers else None,
+            text(hd.WBE_SOFTWARE),
+            text(hd.WBE_LEDGER),
             message.seconds(hd.WBE_PERIOD),
             _numbers(headers.get(hd.WBE_FORMATS)),
             [each for each in ids if isinstance(each, str)] if isinstance(ids, list) else None,
             message.seconds(hd.WBE_TIME),
-            text(hd.WBE_CODE) if hd.WBE_CODE in headers else None,
+            text(hd.WBE_CODE),
         )
 
 
