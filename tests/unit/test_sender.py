@@ -363,12 +363,6 @@ def idle(place: Place) -> Place:
     return place
 
 
-def now(place: Place, number: Any, **options: Any) -> OutgoingMessage:
-    message = outgoing.message(env.Envelope("TEST", {"n": number}, routing_key="me"), **options)
-    place.sender.send(message)
-    return message
-
-
 def asleep(place: Place) -> None:
     """Wait until the calling thread publishes messages."""
     until(lambda: place.put("probe").sent, WAIT)
@@ -376,7 +370,7 @@ def asleep(place: Place) -> None:
 
 def test_call_deferred_by_an_after_hook_runs_soon(idle: Place) -> None:
     done: list[Any] = []
-    now(idle, 1, after=lambda: idle.sender.call_later(done.append, 1))
+    idle.put(1, after=lambda: idle.sender.call_later(done.append, 1))
     until(lambda: done == [[1]])
 
 
@@ -389,7 +383,7 @@ def test_call_deferred_by_another_thread_while_publishing_runs_soon(idle: Place)
         other.join()
         return True
 
-    now(idle, 1, before=meanwhile)
+    idle.put(1, before=meanwhile)
     until(lambda: done == [[1]])
 
 
@@ -404,7 +398,7 @@ def test_messages_added_while_publishing_follow_in_order(idle: Place, first: boo
             other.join()
         return True
 
-    now(idle, 1, before=meanwhile)
+    idle.put(1, before=meanwhile)
     found: list[Any] = []
     until(lambda: len(found) == 3 or bool(found.extend(idle.arrived())))
     assert found == [1, 2, 3]
@@ -421,8 +415,8 @@ def test_message_of_an_interrupted_caller_is_published_by_the_sender(idle: Place
         return True
 
     with pytest.raises(KeyboardInterrupt):
-        now(idle, 1, before=interrupt)
-    now(idle, 2)
+        idle.put(1, before=interrupt)
+    idle.put(2)
     assert idle.sender.flush(WAIT)
     assert idle.arrived() == [1, 2]
     asleep(idle)
@@ -439,9 +433,9 @@ def test_message_lost_in_callers_thread_is_published_by_sender_thread(idle: Plac
             raise lost("gone")
         return True
 
-    message = now(idle, 1, before=flaky)
+    message = idle.put(1, before=flaky)
     assert not message.sent
-    now(idle, 2)
+    idle.put(2)
     assert idle.sender.flush(WAIT)
     assert idle.arrived() == [1, 2]
     assert tries[0] == "MainThread" != tries[1]
@@ -455,9 +449,9 @@ def test_failed_hook_receives_the_error_of_an_unsendable_message(idle: Place) ->
     def fail() -> bool:
         raise ValueError("no row")
 
-    now(idle, 1, before=fail, failed=errors.append)
-    now(idle, 2, before=lambda: False)
-    now(idle, 3)
+    idle.put(1, before=fail, failed=errors.append)
+    idle.put(2, before=lambda: False)
+    idle.put(3)
     assert idle.arrived() == [3]
     assert [str(error) for error in errors] == ["no row"]
 
@@ -471,7 +465,7 @@ def test_stop_does_not_wait_for_a_blocked_caller(idle: Place) -> None:
         return over.wait(WAIT)
 
     told = {"before": slow, "failed": errors.append}
-    lender = threading.Thread(target=now, args=(idle, 1), kwargs=told)
+    lender = threading.Thread(target=idle.put, args=(1,), kwargs=told)
     lender.start()
     assert begun.wait(WAIT)
     flushed: list[bool] = []
@@ -495,8 +489,8 @@ def test_interrupt_after_a_batch_leaves_the_sender_usable(
 
     monkeypatch.setattr(idle.sender, "_release", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        now(idle, 1)
-    now(idle, 2)
+        idle.put(1)
+    idle.put(2)
     assert idle.sender.flush(WAIT)
     assert idle.arrived()[-2:] == [1, 2]
 
@@ -533,7 +527,7 @@ def test_calls_and_messages_complete_without_further_activity(idle: Place, seed:
                 after = None
                 if chance.random() < 0.5:
                     after = lambda n=number: idle.sender.call_later(done.extend, (who, n, "after"))  # noqa: E731
-                now(idle, (who, number), after=after)
+                idle.put((who, number), after=after)
                 expected[who] += after is not None
             elif what < 0.75:
                 idle.put((who, number), defer=chance.random() < 0.5)
@@ -578,7 +572,7 @@ def test_message_of_a_call_interrupted_at_any_line_is_published(idle: Place) -> 
         wanted, seen = interrupted + 1, 0
         sys.settrace(trace)
         try:
-            now(idle, interrupted)
+            idle.put(interrupted)
         except KeyboardInterrupt:
             interrupted += 1
         else:
