@@ -242,7 +242,6 @@ class ConsumerLoop:
             self._receiving_since = time.monotonic()
             self._running.set()
             self._drain(receiver)
-            self.channel = None
             receiver.end(remove=not self.keeps_queue)
         except BaseException as error:
             link.drop()
