@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -77,7 +77,7 @@ class Life:
             _count(data.get("failures")),
             _seconds(data.get("working")) or 0.0,
             tuple(_pairs(data.get("current"))),
-            tuple(_moments(data.get("since"))),
+            tuple(_seconds(moment) or 0.0 for moment in _items(data.get("since"))),
         )
 
 
@@ -160,17 +160,12 @@ def _count(value: Any) -> int:
     return value if type(value) is int and 0 <= value <= _MAX_NUMBER else 0
 
 
+def _items(value: Any) -> Sequence[Any]:
+    return value[:_MAX_CURRENT] if isinstance(value, list | tuple) else ()
+
+
 def _pairs(value: Any) -> Iterable[tuple[str, str]]:
-    if not isinstance(value, list | tuple):
-        return
-    for pair in value[:_MAX_CURRENT]:
-        if not isinstance(pair, list | tuple) or len(pair) != 2:
-            continue
-        if all(isinstance(part, str) and len(part) <= _MAX_NAME_LENGTH for part in pair):
-            yield pair[0], pair[1]
-
-
-def _moments(value: Any) -> Iterable[float]:
-    if isinstance(value, list | tuple):
-        for moment in value[:_MAX_CURRENT]:
-            yield _seconds(moment) or 0.0
+    for pair in _items(value):
+        match pair:
+            case [str(id), str(name)] if max(len(id), len(name)) <= _MAX_NAME_LENGTH:
+                yield id, name
