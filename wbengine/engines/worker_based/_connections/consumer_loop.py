@@ -73,7 +73,7 @@ class ConsumerLoop:
         self._topology = layout
         self._refused = refused
         self._sender = sender
-        sender.on_missing_queue = self._declare_soon
+        sender.report_missing_queue = self._declare_soon
         self._on_wait = on_wait
         self._running = conditions.Event()
         self._stopping = conditions.Event()

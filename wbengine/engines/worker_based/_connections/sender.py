@@ -90,7 +90,7 @@ class DeliveryHooks:
 
 
 class _Echo(DeliveryHooks):
-    mandatory = True  # Without a queue, only `Sender.on_missing_queue` is called.
+    mandatory = True  # Without a queue, only `Sender.report_missing_queue` is called.
 
 
 #: Hooks without actions, and hooks of messages that a process sends to itself.
@@ -168,7 +168,7 @@ class Sender:
         self._woken = conditions.Condition(self._lock)
         self._settled = conditions.Condition(self._lock)
         #: Called in the publishing thread if an exchange or a queue is missing.
-        self.on_missing_queue: Callable[[], None] = lambda: None
+        self.report_missing_queue: Callable[[], None] = lambda: None
         self._writer: Writer | None = None
         self._is_careful = False  # See `Writer`.
         # Whether a thread publishes, and whether the sender's thread runs deferred calls.
@@ -221,16 +221,13 @@ class Sender:
                 self._is_sending = False
                 self._release()
 
-    def report_missing_queue(self) -> None:
-        self.on_missing_queue()
-
     def report_sent(
         self, messages: Iterable[OutgoingMessage], unrouted: Iterable[OutgoingMessage] = ()
     ) -> None:
         """Call the hooks of messages that are published and confirmed."""
         self._last_logged = ""
         for message in unrouted:
-            self.on_missing_queue()
+            self.report_missing_queue()
             call(message.hooks.unrouted, message)
         _call_sent(messages)
 
@@ -591,7 +588,7 @@ class Sender:
                     sent.append(message)
                 else:
                     self._done((message,))
-                    self.on_missing_queue()
+                    self.report_missing_queue()
                     call(message.hooks.unrouted, message)
             if not writer.confirms:
                 self._last_logged = ""
