@@ -64,8 +64,6 @@ def test_text_header_of_wrong_type_or_length_reads_as_none() -> None:
 
 
 def test_peer_without_version_uses_plain_json() -> None:
-    assert made(wbe_version="1").extended
-    assert not made().extended
     assert env.packer(True)((1, 2)) != (1, 2)
     assert env.packer(False)((1, 2), "result") == [1, 2]
     assert env.unpacker(False)({"$wbe": "tuple", "v": []}) == {"$wbe": "tuple", "v": []}

@@ -156,7 +156,7 @@ class Script:
                 named = message.body["asked"]
             case fx.Cancel(message):
                 worker_commands.SCHEMAS[worker_commands.CANCEL].check(message.body)
-                assert message.extended
+                assert hd.WBE_VERSION in message.headers
                 named = worker_commands.Cancellation.from_message(message).requests
         to = "all" if message.routing_key == env.ALL_WORKERS else message.routing_key
         if message.persistent:

@@ -114,11 +114,6 @@ class Envelope:
             self._encoded_headers = json_text.encode(self.signed_headers)
         return self._encoded_headers
 
-    @property
-    def extended(self) -> bool:
-        """Whether the peer uses the extended protocol of wbengine."""
-        return hd.WBE_VERSION in self.headers
-
     def number(self, header: str, default: int = 0) -> int:
         """Return a header with a count, or `default` if it is not valid."""
         value = self.headers.get(header)
