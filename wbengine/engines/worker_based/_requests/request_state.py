@@ -407,11 +407,7 @@ class RequestIndex:
         """Move a request from its present index to this one."""
         if tracked.index is not None:
             tracked.index.remove(tracked)
-        row = self._rows.get(key)
-        if row is None:
-            self._rows[key] = {tracked.id: tracked}
-        else:
-            row[tracked.id] = tracked
+        self._rows.setdefault(key, {})[tracked.id] = tracked
         tracked.index, tracked.key = self, key
 
     def remove(self, tracked: TrackedRequest) -> None:
@@ -459,9 +455,7 @@ class Backlog(RequestIndex):
 
     def put(self, key: str, tracked: TrackedRequest) -> None:
         super().put(key, tracked)
-        heap = self._heaps.get(key)
-        if heap is None:
-            heap = self._heaps[key] = []
+        heap = self._heaps.setdefault(key, [])
         heapq.heappush(heap, (tracked.position, next(self._order), tracked))
 
     def remove(self, tracked: TrackedRequest) -> None:
@@ -498,9 +492,7 @@ class InFlight(RequestIndex):
 
     def record_consumed(self, tracked: TrackedRequest, now: float) -> None:
         """Record that a request was consumed, and remove it."""
-        reached = self._reached.get(tracked.key)
-        if reached is None:
-            reached = self._reached[tracked.key] = []
+        reached = self._reached.setdefault(tracked.key, [])
         while reached and reached[-1][0] <= tracked.position:
             reached.pop()
         reached.append((tracked.position, now))
