@@ -13,13 +13,7 @@ from typing import Final
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.engines.worker_based._requests import recovery as rc
-from wbengine.engines.worker_based._requests.recovery import (
-    REQUIRED_ROUNDS,
-    Decision,
-    Event,
-    Recovery,
-    end_unstarted,
-)
+from wbengine.engines.worker_based._requests.recovery import REQUIRED_ROUNDS, Decision, Recovery
 from wbengine.engines.worker_based._requests.request_state import (
     ABSENT,
     CANCELLED,
@@ -36,7 +30,7 @@ MAX_UNANSWERED_ASKS: Final = 3
 class AskRecovery(Recovery):
     """Asks workers, and resends requests that no worker has."""
 
-    def on_event(self, event: Event, now: float) -> list[Decision]:
+    def on_event(self, event: rc.Event, now: float) -> list[Decision]:
         tracked = event.tracked
         match event:
             case rc.Inherited():
@@ -57,7 +51,7 @@ class AskRecovery(Recovery):
                 return self._lose(tracked, now)
             case rc.TimedOut():
                 inherited = tracked.index is self._inherited
-                return self._lose(tracked, now) if inherited else end_unstarted(tracked)
+                return self._lose(tracked, now) if inherited else rc.end_unstarted(tracked)
             case rc.Moved() if tracked.resends >= self._options.max_resends:
                 return [rc.Settle(tracked, tracked.loss())]
             case rc.Moved():
@@ -219,7 +213,7 @@ class TaskFlowRecovery(Recovery):
     have no epochs, so a request that a worker may have is not sent again by the same run.
     """
 
-    def on_event(self, event: Event, now: float) -> list[Decision]:
+    def on_event(self, event: rc.Event, now: float) -> list[Decision]:
         tracked = event.tracked
         match event:
             case rc.Inherited() if self._repeats(tracked):
@@ -231,7 +225,7 @@ class TaskFlowRecovery(Recovery):
             case rc.Moved():
                 return [rc.Wait(tracked)]  # Its worker may still reply.
             case rc.TimedOut():
-                return end_unstarted(tracked)
+                return rc.end_unstarted(tracked)
             case rc.StartRefused():
                 tracked.search_started_at = now
                 return [rc.Search(tracked), rc.CheckLater(tracked)]

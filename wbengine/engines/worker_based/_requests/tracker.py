@@ -35,13 +35,6 @@ from wbengine.engines.worker_based._requests import recovery as rc
 from wbengine.engines.worker_based._requests import request_state as tracking
 from wbengine.engines.worker_based._requests.effects import Asks, Effect
 from wbengine.engines.worker_based._requests.options import RequestOptions
-from wbengine.engines.worker_based._requests.recovery import (
-    MAX_LOOKUP_PAUSE_SECONDS,
-    Decision,
-    Event,
-    Recovery,
-    lookup_pause,
-)
 from wbengine.engines.worker_based._requests.recovery_with_ledger import LedgerRecovery
 from wbengine.engines.worker_based._requests.recovery_without_ledger import (
     AskRecovery,
@@ -176,7 +169,7 @@ class RequestTracker:
         """Set the ledger of all further requests, and the rules for uncertain requests."""
         #: Digest of the ledger, if there is one.
         self.ledger = digest
-        rules: type[Recovery] = AskRecovery if digest is None else LedgerRecovery
+        rules: type[rc.Recovery] = AskRecovery if digest is None else LedgerRecovery
         self._recovery = (TaskFlowRecovery if self._plain else rules)(
             self._finder, self._options, self._in_flight, self._inherited, self._ended_workers
         )
@@ -772,7 +765,7 @@ class RequestTracker:
             return []
         return self.on_event(rc.Unconfirmed(tracked), now)
 
-    def on_event(self, event: Event, now: float) -> list[Effect]:
+    def on_event(self, event: rc.Event, now: float) -> list[Effect]:
         """Handle an event of a request whose progress is uncertain."""
         return self._handle(event, now) + self.ask() if event.tracked.live else []
 
@@ -782,10 +775,10 @@ class RequestTracker:
         """Send the collected asks to workers in few messages."""
         return self._asks.take(self.reply_to) if self._asks.pending else []
 
-    def _handle(self, event: Event, now: float) -> list[Effect]:
+    def _handle(self, event: rc.Event, now: float) -> list[Effect]:
         return self._apply(self._recovery.on_event(event, now), now)
 
-    def _apply(self, decisions: Iterable[Decision], now: float) -> list[Effect]:
+    def _apply(self, decisions: Iterable[rc.Decision], now: float) -> list[Effect]:
         """Apply decisions, in order. Those about requests that have ended have no effect."""
         effects: list[Effect] = []
         for decision in decisions:
@@ -793,7 +786,7 @@ class RequestTracker:
                 effects += self._perform(decision, decision.tracked, now)
         return effects
 
-    def _perform(self, decision: Decision, tracked: TrackedRequest, now: float) -> list[Effect]:
+    def _perform(self, decision: rc.Decision, tracked: TrackedRequest, now: float) -> list[Effect]:
         match decision:
             case fx.Inspect() | fx.Revoke() | fx.Reopen() | fx.Conclude():
                 return [decision]
@@ -843,10 +836,10 @@ class RequestTracker:
         return []
 
     def _check_later(self, tracked: TrackedRequest, now: float) -> None:
-        self._timers.set(now + lookup_pause(tracked.lookups), LOOKUP, tracked)
+        self._timers.set(now + rc.lookup_pause(tracked.lookups), LOOKUP, tracked)
         tracked.lookups += 1
         self._frequent_reports_until = max(
-            self._frequent_reports_until, now + 2 * MAX_LOOKUP_PAUSE_SECONDS
+            self._frequent_reports_until, now + 2 * rc.MAX_LOOKUP_PAUSE_SECONDS
         )
 
     def _reroute(self, tracked: TrackedRequest, now: float) -> list[Effect]:
