@@ -15,15 +15,7 @@ from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based._messages.request_messages import Reply
 from wbengine.engines.worker_based._requests import effects as fx
 from wbengine.engines.worker_based._requests import recovery as rc
-from wbengine.engines.worker_based._requests.recovery import (
-    UNKNOWN,
-    Decision,
-    Event,
-    Recovery,
-    RowSnapshot,
-    end_unstarted,
-    lookup_pause,
-)
+from wbengine.engines.worker_based._requests.recovery import Decision, Recovery, RowSnapshot
 from wbengine.engines.worker_based._requests.request_state import REFUSED, TrackedRequest
 from wbengine.transports import _ledger as ledgers
 
@@ -41,7 +33,7 @@ MAX_FRONT_ROWS: Final = 250
 class LedgerRecovery(Recovery):
     """Reads, revokes, reopens and concludes rows."""
 
-    def on_event(self, event: Event, now: float) -> list[Decision]:
+    def on_event(self, event: rc.Event, now: float) -> list[Decision]:
         tracked = event.tracked
         match event:
             case rc.Inherited():
@@ -65,9 +57,16 @@ class LedgerRecovery(Recovery):
             case rc.RowRead(_, row, lost):
                 return self._on_row(tracked, row, lost, now)
             case rc.RowRevoked(_, revoked) if tracked.state != pr.RUNNING:
-                return self._on_revoked(tracked) if revoked else [fx.Inspect(tracked)]
+                if not revoked:
+                    return [fx.Inspect(tracked)]
+                # `Send` ends a request with a pending outcome, too.
+                inherited = tracked.index is self._inherited
+                return [rc.Send(tracked)] if inherited else rc.end_unstarted(tracked)
+            case rc.RowReopened(_, None) if tracked.state == pr.RUNNING:
+                tracked.resends += 1
+                return [rc.Send(tracked, lost=True)]
             case rc.RowReopened(_, reply) if tracked.state == pr.RUNNING:
-                return _on_reopened(tracked) if reply is None else _on_done(tracked, reply)
+                return _on_done(tracked, reply)
             case rc.RowConcluded(_, failure) if tracked.state == pr.RUNNING:
                 return [self._loss(tracked, failure)]
         return []
@@ -114,7 +113,7 @@ class LedgerRecovery(Recovery):
             return _on_done(tracked, row.result)
         if row.state == ledgers.ROW_CLAIMED and row.holder is not None:
             return self._on_claimed(tracked, row, row.holder, lost, now)
-        if row.state == UNKNOWN:
+        if row.state == rc.UNKNOWN:
             return _on_unknown(tracked, lost, now)
         if tracked.index is self._inherited:
             if row.state is None:
@@ -224,16 +223,6 @@ class LedgerRecovery(Recovery):
             return [*_check_once(tracked), fx.Conclude(tracked, worker, tracked.loss(worker))]
         return [*_check_once(tracked), fx.Reopen(tracked, tracked.next_number)]
 
-    def _on_revoked(self, tracked: TrackedRequest) -> list[Decision]:
-        # `Send` ends a request with a pending outcome, too.
-        inherited = tracked.index is self._inherited
-        return [rc.Send(tracked)] if inherited else end_unstarted(tracked)
-
-
-def _on_reopened(tracked: TrackedRequest) -> list[Decision]:
-    tracked.resends += 1
-    return [rc.Send(tracked, lost=True)]
-
 
 def _inspect(tracked: TrackedRequest) -> list[Decision]:
     return [rc.CheckLater(tracked), fx.Inspect(tracked)]
@@ -262,5 +251,5 @@ def _on_unknown(tracked: TrackedRequest, lost: str | None, now: float) -> list[D
 
 def _may_repeat(tracked: TrackedRequest, now: float) -> bool:
     """Return whether another copy may be published now. Limits the rate of copies."""
-    pause = lookup_pause(tracked.publish_count) if tracked.publish_count > 1 else 0.0
+    pause = rc.lookup_pause(tracked.publish_count) if tracked.publish_count > 1 else 0.0
     return now - (tracked.sent_at or -math.inf) >= pause
