@@ -186,7 +186,10 @@ class RequestTracker:
 
         :raises Duplicate: if this action of this attempt of the atom is already tracked.
         """
-        tracked = self._admit(call, done, now)
+        tracked = TrackedRequest(call, done, self._timeout, now)
+        tracked.fence = self.fences.get(tracked.flow, NO_FENCE)
+        self.requests.add(tracked)
+        call.ticket = tracked
         if self._closed is not None:
             return self._settle_abandoned(tracked, self._closed)
         missing_row_reason = self._origins.get(tracked.flow, "")
@@ -210,17 +213,13 @@ class RequestTracker:
             return effects + self._route(tracked, now) if tracked.live else effects
         task = call.task
         if task.eta is not None or task.expires is not None:
-            return self._keep_times(tracked, now) or self._route(tracked, now)
+            try:
+                tracked.read_times(now, self._wall())
+            except (TypeError, ValueError) as error:
+                return self._settle(tracked, ft.Failure.from_exception(error), now=now)
+            if tracked.expires_at is not None:
+                self._timers.set(tracked.expires_at, EXPIRY, tracked)
         return self._route(tracked, now)
-
-    def _admit(
-        self, call: invocation.Invocation, done: invocation.Done, now: float
-    ) -> TrackedRequest:
-        tracked = TrackedRequest(call, done, self._timeout, now)
-        tracked.fence = self.fences.get(tracked.flow, NO_FENCE)
-        self.requests.add(tracked)
-        call.ticket = tracked
-        return tracked
 
     def _route(self, tracked: TrackedRequest, now: float) -> list[Effect]:
         if tracked.pending_outcome is not None or (
@@ -319,16 +318,6 @@ class RequestTracker:
                 tracked.leave_index()
                 effects += self._route(tracked, now)
         return effects
-
-    def _keep_times(self, tracked: TrackedRequest, now: float) -> list[Effect]:
-        """Store `eta` and `expires`; if they are not valid, settle the request as failed."""
-        try:
-            tracked.read_times(now, self._wall())
-        except (TypeError, ValueError) as error:
-            return self._settle(tracked, ft.Failure.from_exception(error), now=now)
-        if tracked.expires_at is not None:
-            self._timers.set(tracked.expires_at, EXPIRY, tracked)
-        return []
 
     # Replies.
 
