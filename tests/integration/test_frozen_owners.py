@@ -345,11 +345,7 @@ def test_second_ctrl_c_leaves_running_task_to_the_next_engine(tmp_path: Path) ->
     def interrupt_twice() -> None:
         workers.until(lambda: tasks.runs(tmp_path) == ["execute-a"])
         signal.pthread_kill(main, signal.SIGINT)
-        workers.until(
-            lambda: any(
-                isinstance(each.done, executors._CountedDone) for each in book.requests.unfinished()
-            )
-        )
+        workers.until(lambda: any(each.waiters for each in book.requests.unfinished()))
         signal.pthread_kill(main, signal.SIGINT)
 
     with workers.worker_in_thread(f"filesystem://{tmp_path / 'broker'}", tasks) as held:

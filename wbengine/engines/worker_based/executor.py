@@ -513,7 +513,6 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
                     call.recovered = tracked.ran or (call.recovered and self._writer.ledger is None)
                 withdrawn.append(call)
                 self._tracker.forget(tracked)
-                _release_waiters([tracked])
 
         sent = [each for each in unstarted if each.publish_count and each.id not in inherited_ids]
         self._writer.withdraw(sent, withdraw_revoked)
@@ -525,7 +524,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         with self._requests.lock:
             unfinished = self._tracker.requests.unfinished(flow)
             for tracked in unfinished:
-                tracked.done = _CountedDone(tracked.done, ended)
+                tracked.waiters += (ended,)
         for _ in unfinished:
             ended.get()
 
@@ -540,10 +539,8 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
     def disown(self, flow: str | None = None) -> None:
         """Forget all requests (of one flow), without reports and without changes elsewhere."""
         with self._requests.lock:
-            forgotten = self._tracker.requests.unfinished(flow)
             self._tracker.disown(flow)
             self._guards.disowned = flow is None
-            _release_waiters(forgotten)
 
     # Effects.
 
@@ -552,7 +549,10 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         if isinstance(effect, fx.Dispatch):
             self._proxy.send(self._writer.message(effect), defer=True)
         elif isinstance(effect, fx.Settle):
-            effect.tracked.done(effect.tracked.invocation, effect.outcome)
+            try:
+                effect.tracked.done(effect.tracked.invocation, effect.outcome)
+            finally:
+                effect.tracked.release_waiters()
         elif isinstance(effect, fx.Acknowledge):
             if effect.receipt is not None:
                 self._proxy.consumer.ack_later(effect.receipt)
@@ -714,30 +714,6 @@ def _forward_event(tracked: TrackedRequest, event_type: str, details: dict[str, 
         events(event_type, details)
     except Exception:
         LOG.exception("failed to pass on event %s of %r", event_type, tracked)
-
-
-class _CountedDone:
-    def __init__(self, done: invocation.Done, ended: queue.SimpleQueue[None]) -> None:
-        self._done = done
-        self._ended = ended
-
-    def __call__(self, call: invocation.Invocation, outcome: invocation.Outcome) -> None:
-        try:
-            self._done(call, outcome)
-        finally:
-            self._ended.put(None)
-
-    def release(self) -> None:
-        self._ended.put(None)
-        if isinstance(self._done, _CountedDone):  # Several threads wait.
-            self._done.release()
-
-
-def _release_waiters(forgotten: Iterable[TrackedRequest]) -> None:
-    """Release callers of `finish`: these requests get no outcome."""
-    for tracked in forgotten:
-        if isinstance(tracked.done, _CountedDone):
-            tracked.done.release()
 
 
 def _needs_no_revert(call: invocation.Invocation) -> bool:

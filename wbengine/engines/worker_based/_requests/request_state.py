@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
+import queue
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -104,7 +105,8 @@ class TrackedRequest(pr.Request):
 
     *Times*: the request may be started from `eta` until `expires_at`. `pending_outcome` applies
     once it is certain that the request does not run. `refused` is the failure that a worker
-    reported although another worker may own the row.
+    reported although another worker may own the row. `waiters`: queues of threads that wait for the
+    call of `done`, or until the request is forgotten.
     """
 
     __slots__ = (
@@ -112,7 +114,7 @@ class TrackedRequest(pr.Request):
         "expires_at", "fence", "flow", "heard", "id", "index", "invocation", "key", "lookups",
         "lost", "lowest_epoch", "missing_row_reason", "opened", "opening", "pending_outcome",
         "position", "possibly_lost", "publish_count", "queue", "ran", "receipt", "refused",
-        "resends", "search_started_at", "sent_at", "suspect", "unused_epoch", "worker",
+        "resends", "search_started_at", "sent_at", "suspect", "unused_epoch", "waiters", "worker",
     )  # fmt: skip
 
     def __init__(
@@ -160,6 +162,7 @@ class TrackedRequest(pr.Request):
         self.key = ""
         self.position = _NO_POSITION
         self._seqs: set[tuple[str | None, int]] | None = None
+        self.waiters: tuple[queue.SimpleQueue[None], ...] = ()
 
     @property
     def state(self) -> str:
@@ -382,6 +385,10 @@ class TrackedRequest(pr.Request):
         return ft.Failure.from_exception(
             exc.Cancelled(f"task {name!r} was cancelled before it started")
         )
+
+    def release_waiters(self) -> None:
+        for ended in self.waiters:
+            ended.put(None)
 
     def leave_index(self) -> None:
         if self.index is not None:

@@ -652,9 +652,6 @@ class RequestTracker:
             self.forget(tracked)
         if flow is None:
             self._early_replies.clear()
-            self._origins.clear()
-        else:
-            self._origins.pop(flow, None)
 
     # Workers.
 
@@ -939,6 +936,8 @@ class RequestTracker:
         return tracked.index is self._inherited
 
     def forget(self, tracked: TrackedRequest) -> None:
+        if tracked.live:
+            tracked.release_waiters()
         tracked.leave_index()
         tracked.queue = None
         tracked.epoch = WITHDRAWN
