@@ -44,19 +44,19 @@ class EarlierRuns:
         self._executor = executor
         self._own = own
 
-    def _stored_record(self) -> dict[str, Any] | None:
+    def _stored_record(self) -> dict[str, Any]:
+        """Return the record of the previous run; empty in the first one."""
         record = self._storage.flow_meta.get(KEY)
-        return record if isinstance(record, dict) else None
+        return record if isinstance(record, dict) else {}
 
     def other_broker(self) -> str | None:
         """Return the URL of the broker of the previous run, if this run uses another one."""
-        address = (self._stored_record() or {}).get(_BROKER)
+        address = self._stored_record().get(_BROKER)
         return address if isinstance(address, str) and address != self._executor.broker else None
 
     def take_name(self) -> None:
         """Name the executor like the previous one. Call this before the executor starts."""
-        record = self._stored_record()
-        name = record.get(_EXECUTOR) if record is not None else None
+        name = self._stored_record().get(_EXECUTOR)
         if self._own and isinstance(name, str) and name != self._executor.uuid:
             self._executor.take_name(name)
 
@@ -69,28 +69,26 @@ class EarlierRuns:
         :raises LedgerFailure: if the ledger cannot be reached.
         """
         flow, record, executor = self._storage.flow_uuid, self._stored_record(), self._executor
-        used: dict[str, str] = record[_LEDGERS] if record is not None else {}
+        used: dict[str, str] = record.get(_LEDGERS, {})
         sole = self._own and executor.inheritable
         executor.guard(flow, None if lease is None else lease.check, sole=sole)
         if lease is not None:
             number = lease.lease.epoch
-            if executor.begin_run(flow, number, is_resumed=record is not None) != number:
+            if executor.begin_run(flow, number, is_resumed=bool(record)) != number:
                 # Another engine owns the flow, or the store was restored from an older backup.
                 _check_ownership(lease)
         # After the call to the ledger: an idle executor may not have noticed a loss of its rows.
         executor.expect(flow, used)
-        name = (record or {}).get(_EXECUTOR)
-        if sole:
-            name = executor.uuid
+        name = executor.uuid if sole else record.get(_EXECUTOR)
         ledgers = {**used, **self._present_ledger()}
         self._store({_EXECUTOR: name, _LEDGERS: ledgers, _BROKER: executor.broker})
-        if record is not None:
+        if record:
             executor.sweep(ended(self._storage.flow_detail))
 
     def end(self, state: str) -> None:
         """Record the end of the run. Do not call this after an exception."""
         record = self._stored_record()
-        if record is not None and state != states.SUSPENDED and len(record[_LEDGERS]) > 1:
+        if state != states.SUSPENDED and len(record.get(_LEDGERS, ())) > 1:
             # No request is in progress.
             self._store({**record, _LEDGERS: self._present_ledger()})
 
