@@ -17,7 +17,6 @@ from wbengine._runtime import run as run_module
 from wbengine._runtime import saving
 from wbengine.engines import _option_table as engine_options
 from wbengine.engines.base import Engine
-from wbengine.engines.worker_based import executor as executors
 from wbengine.engines.worker_based._requests.options import NAMES, RequestOptions
 from wbengine.engines.worker_based._resume import EarlierRuns
 from wbengine.engines.worker_based.executor import WorkerTaskExecutor
@@ -156,7 +155,7 @@ class WorkerBasedActionEngine(Engine):
     def _make_executor(self) -> Any:
         options = self.options
         shared = options.get("executor")
-        if isinstance(shared, executors.WorkerTaskExecutor):
+        if isinstance(shared, WorkerTaskExecutor):
             if unused := sorted(engine_options.WORKER_EXECUTOR.keys() & options.keys()):
                 LOG.warning(
                     "engine options without effect, because the given executor has its"
@@ -176,7 +175,7 @@ class WorkerBasedActionEngine(Engine):
                 arguments.get("transport_options"),
                 None if self._backend is None else default_broker.store_url(self._backend.conf),
             )
-        return executors.WorkerTaskExecutor(**arguments)
+        return WorkerTaskExecutor(**arguments)
 
     def _check_tasks(self, plan: plans.Plan) -> None:
         refused: list[tuple[task.Task, type[task.Task]]] = []

@@ -40,6 +40,7 @@ from wbengine.engines.worker_based._connections import (
 from wbengine.engines.worker_based._connections.sender import DeliveryHooks, OutgoingMessage
 from wbengine.engines.worker_based._discovery import finder, snapshots
 from wbengine.engines.worker_based._discovery.clock_differences import Clocks
+from wbengine.engines.worker_based._discovery.snapshots import RequestSnapshot, WorkerSnapshot
 from wbengine.engines.worker_based._engine_side import pings
 from wbengine.engines.worker_based._engine_side.ledger_operations import LedgerWriter
 from wbengine.engines.worker_based._engine_side.tracker_events import (
@@ -59,9 +60,6 @@ from wbengine.types import failure as ft
 __all__ = ["RequestSnapshot", "WorkerSnapshot", "WorkerTaskExecutor"]
 
 LOG = logging.getLogger(__name__)
-
-RequestSnapshot = snapshots.RequestSnapshot
-WorkerSnapshot = snapshots.WorkerSnapshot
 
 #: Maximum seconds that `stop` waits for publishing.
 FLUSH_TIMEOUT_SECONDS: Final = 5.0
@@ -84,10 +82,7 @@ class AskPublishing(DeliveryHooks):
 
     def prepare(self, messages: Sequence[OutgoingMessage]) -> None:
         for message in messages:
-            flow = message.correlation
-            message.withdrawn = self._guards.disowned or not (
-                flow is None or self._guards.owns(flow)
-            )
+            message.withdrawn = self._guards.disowned or not self._guards.owns(message.correlation)
 
 
 class WorkerTaskExecutor(invocation.TaskExecutor):
@@ -223,7 +218,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
 
     @property
     def has_ledger(self) -> bool:  # type: ignore[override]
-        return self._writer.ledger is not None and self._interop is None
+        return self._writer.ledger is not None
 
     # Life cycle.
 
@@ -495,9 +490,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         with self._requests.lock:
             unstarted = self._tracker.requests.unstarted(flow)
             # Inherited requests remain: the next run searches for them too.
-            inherited_ids = {
-                tracked.id for tracked in unstarted if self._tracker.is_inherited(tracked)
-            }
+            inherited_ids = {each.id for each in unstarted if self._tracker.is_inherited(each)}
         withdrawn: list[invocation.Invocation] = []
 
         def withdraw_revoked(revoked: Collection[str]) -> None:
@@ -629,7 +622,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         with self._requests.lock:
             return self._tracker.unserved()
 
-    def workers(self) -> list[snapshots.WorkerSnapshot]:
+    def workers(self) -> list[WorkerSnapshot]:
         """Return the known worker processes, in the order of their first announcements."""
         return snapshots.of_workers(self._finder.workers(), SYSTEM.monotonic(), SYSTEM.time())
 
@@ -667,7 +660,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
             self._proxy.send(OutgoingMessage(query), first=True, defer=True)
         return self._pings.wait(ping_round, timeout)
 
-    def requests(self, state: str | None = None) -> list[snapshots.RequestSnapshot]:
+    def requests(self, state: str | None = None) -> list[RequestSnapshot]:
         """Return the requests of all engines that use this executor, oldest first.
 
         The states are 'deferred' (not due yet, or without a known worker), 'queued', 'started',
@@ -685,7 +678,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
             ]
         return [
             dataclasses.replace(each, submitted=wall + (each.submitted or 0.0))
-            for each in itertools.starmap(snapshots.RequestSnapshot, descriptions)
+            for each in itertools.starmap(RequestSnapshot, descriptions)
             if state in (None, each.state)
         ]
 

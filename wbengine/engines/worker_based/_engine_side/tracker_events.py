@@ -57,8 +57,9 @@ class FlowGuards:
     def flows(self) -> Collection[str]:
         return self._checks.keys()
 
-    def owns(self, flow: str) -> bool:
-        return _passes(self._checks.get(flow))
+    def owns(self, flow: str | None) -> bool:
+        """Return whether no other engine owns the flow; True for None."""
+        return _passes(self._checks.get(flow or ""))
 
     def reads_replies(self) -> bool:
         """Return whether received replies are for this executor, not for a new owner of its name.
