@@ -59,18 +59,18 @@ class Publishing(DeliveryHooks):
         return self._writer.ledger is not None
 
     def prepare(self, messages: Sequence[OutgoingMessage]) -> None:
-        wanted_messages: dict[int, OutgoingMessage] = {}
+        wanted: list[OutgoingMessage] = []
         for message in messages:
             message.withdrawn = not self._begin(message.correlation)
             if not message.withdrawn:
-                wanted_messages[id(message.correlation)] = message
+                wanted.append(message)
                 for observer in self._tracker.observers:
                     observer.publishing(message.correlation.tracked, message.envelope)
         # Requests may have ended while their rows were opened.
-        for effect in self._writer.open([each.correlation for each in wanted_messages.values()]):
-            if not self._begin(effect, 0):
-                wanted_messages[id(effect)].withdrawn = True
-                self._writer.revoke_opened(effect)
+        for message in self._writer.open(wanted):
+            if not self._begin(message.correlation, 0):
+                message.withdrawn = True
+                self._writer.revoke_opened(message.correlation)
 
     def _begin(self, effect: fx.Dispatch, times: int = 1) -> bool:
         return self._guards.owns(effect.tracked.flow) and self._writer.begin(effect, times)
@@ -174,8 +174,8 @@ class LedgerWriter:
 
     # Methods for the publishing thread.
 
-    def open(self, effects: Iterable[fx.Dispatch]) -> list[fx.Dispatch]:
-        """Open the rows of requests that were never published, and return these requests.
+    def open(self, messages: Iterable[OutgoingMessage]) -> list[OutgoingMessage]:
+        """Open the rows of requests that were never published, and return their messages.
 
         Rows of other requests may have been removed, and must not be created again.
 
@@ -183,13 +183,12 @@ class LedgerWriter:
         """
         if self.ledger is None:
             return []
-        new = [effect for effect in effects if not effect.tracked.opened]
+        new = [each for each in messages if not each.correlation.tracked.opened]
         if new:
             crashpoint("executor.before-open")
-            self.ledger.open_many(
-                [(each.tracked.id, each.epoch, each.tracked.fence) for each in new]
-            )
-            for effect in new:
+            effects: list[fx.Dispatch] = [each.correlation for each in new]
+            self.ledger.open_many([(e.tracked.id, e.epoch, e.tracked.fence) for e in effects])
+            for effect in effects:
                 effect.tracked.opened = True
             crashpoint("executor.after-open")
         return new
@@ -286,10 +285,9 @@ class LedgerWriter:
         with self._requests.lock:
             self._withdrawing |= ids
         try:
-            stages, results = self._revoke_rows(requests)
-            revoked = zip(requests, stages, results, strict=True)
+            results = self._revoke_rows(requests)
             with self._requests.lock:
-                tell({t.id for t, s, r in revoked if self._is_revoked(t, s, r) and t.epoch == s[0]})
+                tell({t.id for t, s, r in results if self._is_revoked(t, s, r) and t.epoch == s[0]})
         finally:
             self._permit_inspections(self._withdrawing, ids)
 
@@ -380,12 +378,12 @@ class LedgerWriter:
     def _revoke(self, effects: Sequence[fx.Revoke]) -> None:
         requests = [effect.tracked for effect in effects]
         while requests:
-            stages, results = self._revoke_rows(requests)
+            results = self._revoke_rows(requests)
             followups: list[fx.Effect] = []
             resent = []
             with self._requests.lock:
                 now = SYSTEM.monotonic()
-                for tracked, stage, result in zip(requests, stages, results, strict=True):
+                for tracked, stage, result in results:
                     revoked = self._is_revoked(tracked, stage, result)
                     if revoked and tracked.epoch != stage[0]:
                         resent.append(tracked)  # It was resent after its epoch was read.
@@ -396,15 +394,14 @@ class LedgerWriter:
 
     def _revoke_rows(
         self, requests: Sequence[TrackedRequest]
-    ) -> tuple[list[_Stage], list[bool | None]]:
+    ) -> list[tuple[TrackedRequest, _Stage, bool | None]]:
         with self._requests.lock:
             stages = [_stage(tracked) for tracked in requests]
         owned = [self._guards.owns(tracked.flow) for tracked in requests]
-        owned_requests = list(itertools.compress(requests, owned))
-        revoked = iter(
-            self._rows.revoke(owned_requests) if self._rows is not None and owned_requests else ()
-        )
-        return stages, [next(revoked, False) if is_owned else False for is_owned in owned]
+        to_revoke = list(itertools.compress(requests, owned))
+        revoked = iter(self._rows.revoke(to_revoke) if self._rows and to_revoke else ())
+        results = [next(revoked, False) if is_owned else False for is_owned in owned]
+        return list(zip(requests, stages, results, strict=True))
 
     def _is_revoked(self, tracked: TrackedRequest, stage: _Stage, result: bool | None) -> bool:
         """Interpret a result of `_revoke_rows`; call this with the lock.
@@ -429,9 +426,8 @@ class LedgerWriter:
                     if effect.tracked.id in self._withdrawing | self._opening:
                         self._postponed.append(effect)
                     elif stage == _stage(effect.tracked):
-                        followups += self._tracker.on_event(
-                            rc.RowRead(effect.tracked, row, effect.lost), now
-                        )
+                        event = rc.RowRead(effect.tracked, row, effect.lost)
+                        followups += self._tracker.on_event(event, now)
                     else:
                         # The request changed during the read: the row may be outdated.
                         outdated.append(effect)
@@ -444,9 +440,8 @@ class LedgerWriter:
         results = self._rows.reopen([(each.tracked, each.epoch) for each in effects])
         for effect, (done, answer) in zip(effects, results, strict=True):
             if done:  # Otherwise the row is inspected again.
-                self._requests.report(
-                    self._tracker.on_event, rc.RowReopened(effect.tracked, answer)
-                )
+                event = rc.RowReopened(effect.tracked, answer)
+                self._requests.report(self._tracker.on_event, event)
 
     def _conclude(self, effects: Sequence[fx.Conclude]) -> None:
         assert self._rows is not None
@@ -454,9 +449,8 @@ class LedgerWriter:
         results = self._rows.conclude([(e.tracked, e.holder, e.failure) for e in effects])
         for effect, done in zip(effects, results, strict=True):
             if done:
-                self._requests.report(
-                    self._tracker.on_event, rc.RowConcluded(effect.tracked, effect.failure)
-                )
+                event = rc.RowConcluded(effect.tracked, effect.failure)
+                self._requests.report(self._tracker.on_event, event)
 
     def _drop(self, request_ids: Sequence[str]) -> None:
         assert self.ledger is not None
