@@ -11,7 +11,6 @@ import logging
 import math
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Final
 
@@ -138,7 +137,7 @@ class LedgerWriter:
         }
         self._queue_lock = threading.RLock()
         self._changed = conditions.Condition(self._queue_lock)
-        self._queued_effects: deque[_RowEffect] = deque()
+        self._queued_effects: list[_RowEffect] = []
         # Requests whose rows are to be removed, the time of removal, and failed removals.
         self._drops: list[str] = []
         self._drops_due = math.inf
@@ -358,12 +357,10 @@ class LedgerWriter:
                     if wait_seconds <= 0:
                         break
                     self._changed.wait(None if wait_seconds == math.inf else wait_seconds)
-                effects, drops = list(self._queued_effects), self._drops
-                self._queued_effects.clear()
-                if effects:
-                    drops = []
-                else:
-                    self._drops, self._drops_due = [], math.inf
+                effects, self._queued_effects = self._queued_effects, []
+                drops: list[str] = []
+                if not effects:
+                    drops, self._drops, self._drops_due = self._drops, [], math.inf
                 if not (effects or drops):
                     self._thread = None
                     return
@@ -372,8 +369,7 @@ class LedgerWriter:
                     self._operations[kind](list(group))
                 except Exception:  # The remaining operations belong to other requests.
                     LOG.exception("failed to perform %s", kind.__name__)
-            if drops:
-                self._drop(drops)
+            self._drop(drops)
 
     def _revoke(self, effects: Sequence[fx.Revoke]) -> None:
         requests = [effect.tracked for effect in effects]
@@ -453,9 +449,9 @@ class LedgerWriter:
                 self._requests.report(self._tracker.on_event, event)
 
     def _drop(self, request_ids: Sequence[str]) -> None:
-        assert self.ledger is not None
         if not request_ids:
             return
+        assert self.ledger is not None
         crashpoint("executor.before-drop")
         try:
             self.ledger.drop_many(request_ids)

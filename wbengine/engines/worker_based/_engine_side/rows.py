@@ -50,9 +50,7 @@ class Rows:
         row: ledgers.Row | exc.LedgerFailure | None,
         silences: Mapping[str, float | exc.LedgerFailure | None],
     ) -> RowSnapshot:
-        silence: float | exc.LedgerFailure | None = None
-        if isinstance(row, ledgers.Row) and row.holder is not None:
-            silence = silences[row.holder]
+        silence = silences.get(row.holder or "") if isinstance(row, ledgers.Row) else None
         for failed in (row, silence):
             if isinstance(failed, exc.LedgerFailure):
                 self._log_failure("read the ledger row of", tracked, failed)
@@ -95,12 +93,8 @@ class Rows:
                 self._log_failure("reopen the ledger row of", tracked, result)
                 replies.append((False, None))
             else:  # A missing row is a success: no worker has the request.
-                answer = (
-                    None
-                    if isinstance(result, exc.NotFound)
-                    else self._decode_reply(result, tracked)
-                )
-                replies.append((True, answer))
+                stored = None if isinstance(result, exc.NotFound) else result
+                replies.append((True, self._decode_reply(stored, tracked)))
         return replies
 
     def conclude(self, requests: Sequence[tuple[TrackedRequest, str, ft.Failure]]) -> list[bool]:
@@ -108,19 +102,14 @@ class Rows:
 
         Requests that are already done do not change.
         """
+        action = "finish, after the loss of its worker, the ledger row of"
         succeeded = []
-        for (holder, fence), group in itertools.groupby(
-            requests, lambda each: (each[1], each[0].fence)
-        ):
-            owned = list(group)
-            rows = [
-                (each.id, each.epoch, self._failure_reply(each, failure))
-                for each, _, failure in owned
-            ]
-            for (tracked, _, _), result in zip(
-                owned, self._ledger.finish_many(holder, rows, fence), strict=True
-            ):
-                action = "finish, after the loss of its worker, the ledger row of"
+        grouped = itertools.groupby(requests, lambda each: (each[1], each[0].fence))
+        for (holder, fence), group in grouped:
+            failures = [(tracked, failure) for tracked, _, failure in group]
+            rows = [(each.id, each.epoch, self._failure_reply(each, why)) for each, why in failures]
+            results = self._ledger.finish_many(holder, rows, fence)
+            for (tracked, _), result in zip(failures, results, strict=True):
                 succeeded.append(bool(self._succeeded(action, tracked, result)))
         return succeeded
 
@@ -132,20 +121,17 @@ class Rows:
             return False
         return result
 
-    def sweep(self, ended: Iterable[str]) -> int:
-        """Remove rows whose results are saved; return how many existed.
+    def sweep(self, ended: Iterable[str]) -> None:
+        """Remove rows whose results are saved.
 
         Cost: O(ended), or one read of the ids of all rows if there are many.
         """
-        stale: list[str] = []
         try:
-            stale = self._existing(ended)
-            if stale:
+            if stale := self._existing(ended):
                 crashpoint("executor.before-sweep")
                 self._ledger.drop_many(stale)
         except exc.LedgerFailure as error:
             LOG.warning("failed to delete unused ledger rows: %s", error)
-        return len(stale)
 
     def _existing(self, request_ids: Iterable[str]) -> list[str]:
         remaining = iter(request_ids)
