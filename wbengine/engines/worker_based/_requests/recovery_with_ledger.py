@@ -80,23 +80,21 @@ class LedgerRecovery(Recovery):
         return [fx.Inspect(each, worker) for each in self._in_flight.get(queue, limit)]
 
     def review_queue(self, queue: str, now: float) -> list[Decision]:
-        suspects = {
-            tracked.id: tracked
-            for tracked in self._skipped_by_idle(queue)
-            if _may_repeat(tracked, now)
-        }
+        suspects = [each for each in self._skipped_by_idle(queue) if _may_repeat(each, now)]
         for tracked in self._in_flight.passed_since(queue, now - 2 * PASSED_SECONDS):
             passed = not tracked.lookups and self._is_passed(tracked, now)
             if passed and _may_repeat(tracked, now):
-                suspects[tracked.id] = tracked
+                suspects.append(tracked)
         if self._in_flight.is_stalled(queue, now):
             # A worker may have died immediately after a claim. The check finds the owner, and the
             # engine then watches it.
             front = min(MAX_FRONT_ROWS, self._finder.free(queue))
-            for tracked in self._in_flight.get(queue, front):
-                if tracked.sent_at is not None and not tracked.lookups:
-                    suspects[tracked.id] = tracked
-        return [fx.Inspect(tracked) for tracked in suspects.values()]
+            suspects += [
+                tracked
+                for tracked in self._in_flight.get(queue, front)
+                if tracked.sent_at is not None and not tracked.lookups
+            ]
+        return [fx.Inspect(tracked) for tracked in dict.fromkeys(suspects)]
 
     def _is_passed(self, tracked: TrackedRequest, now: float) -> bool:
         sent_at, min_age = tracked.sent_at, min(PASSED_SECONDS, 2 * self._finder.period)
