@@ -69,7 +69,6 @@ STANDSTILL_SECONDS: Final = 5.0
 
 #: Sort key of a request in its queue: negative priority, then a serial number.
 Position = tuple[int, int]
-_NO_POSITION: Final[Position] = (0, 0)
 
 #: Time, number of the timer, kind, and requests.
 _Timer = tuple[float, int, str, list["TrackedRequest"]]
@@ -160,7 +159,7 @@ class TrackedRequest(pr.Request):
         self.opening: Opening | None = None
         self.index: RequestIndex | None = None
         self.key = ""
-        self.position = _NO_POSITION
+        self.position: Position = (0, 0)
         self._seqs: set[tuple[str | None, int]] | None = None
         self.waiters: tuple[queue.SimpleQueue[None], ...] = ()
 
@@ -204,16 +203,6 @@ class TrackedRequest(pr.Request):
             self.eta = call.not_before
         self.expires_at = call.not_after
 
-    def fresh(self, worker: str | None, seq: int) -> bool:
-        """Record a message `seq` of `worker` in this epoch; return False if it is a duplicate."""
-        if not seq:
-            return True  # The peer does not number its messages.
-        if self._seqs is None:
-            self._seqs = set()
-        size = len(self._seqs)
-        self._seqs.add((worker, seq))
-        return len(self._seqs) > size
-
     def is_current_reply(self, reply: Reply) -> bool:
         return reply.epoch is None or self.lowest_epoch <= reply.epoch <= self.epoch
 
@@ -237,8 +226,11 @@ class TrackedRequest(pr.Request):
             if self.state == pr.RUNNING:
                 return "duplicate" if heard_before else "reordered"
         # Only events need this check: a second RUNNING has no effect, and the first result counts.
-        if state == pr.EVENT and not self.fresh(reply.worker, reply.seq):
-            return "duplicate"
+        if state == pr.EVENT and reply.seq:  # TaskFlow's workers do not number their messages.
+            self._seqs = self._seqs or set()
+            if (reply.worker, reply.seq) in self._seqs:
+                return "duplicate"
+            self._seqs.add((reply.worker, reply.seq))
         return None
 
     def adopt(self, epoch: int | None) -> None:
@@ -425,8 +417,7 @@ class RequestIndex:
         tracked.index = None
 
     def count(self, key: str) -> int:
-        row = self._rows.get(key)
-        return len(row) if row is not None else 0
+        return len(self._rows.get(key, ()))
 
     def get(self, key: str, limit: int | None = None) -> list[TrackedRequest]:
         """Return a new list of the first `limit` requests under `key` (default: all)."""
@@ -437,8 +428,7 @@ class RequestIndex:
         return self._rows.get(key, {}).values()
 
     def first(self, key: str) -> TrackedRequest | None:
-        row = self._rows.get(key)
-        return next(iter(row.values())) if row is not None else None
+        return next(iter(self.each(key)), None)
 
     def names(self) -> list[str]:
         return list(self._rows)
