@@ -301,11 +301,12 @@ class Tracker:
             name,
             self._finder,
             transition_timeout=timeout,
-            ledger=ledger.digest if ledger is not None else None,
             plain=plain,
             options=options.RequestOptions(on_worker_lost=on_worker_lost, max_resends=max_resends),  # type: ignore[arg-type]
             wall=clock.time,
         )
+        if ledger is not None:
+            self._tracker.use_ledger(ledger.digest)
         self._tracker.separate_ledger = separate_ledger
         if capacity is not None:
             self._tracker._capacity = lambda queue: capacity  # type: ignore[method-assign, assignment]
@@ -341,10 +342,7 @@ class Tracker:
         self._tracker.expect(flow, missing_row_reason if ledgers else None)
 
     def submit(self, call: invocation.Invocation, done: invocation.Done) -> list[Effect]:
-        return _effects(self._tracker.submit(call, done, self._now))
-
-    def recover(self, call: invocation.Invocation, done: invocation.Done) -> list[Effect]:
-        """Recover a request that an earlier run possibly sent. Call `ask` after the last one."""
+        """Submit a request. Call `ask` after the last one that an earlier run possibly sent."""
         return _effects(self._tracker.submit(call, done, self._now))
 
     def ask(self) -> list[Effect]:

@@ -127,7 +127,7 @@ class Engine(Process):
                 atom.epoch = max(flow.fence, atom.epoch + EPOCHS_PER_RUN)
                 self.evidence.recovers(atom.request_id)
                 self.world.judge.lives[atom.request_id] += 1
-                self.do(self.tracker.recover(self.call(flow, atom, True), self.done))
+                self.do(self.tracker.submit(self.call(flow, atom, True), self.done))
         self.do(self.tracker.ask())
         for atom in flow.atoms:
             if atom.state == PENDING:

@@ -118,11 +118,11 @@ class Bench:
             "engine",
             self.fleet,
             transition_timeout=timeout,
-            ledger=ledger,
             plain=plain,
             options=RequestOptions(max_message_size=10_000, **options),
             wall=lambda: WALL,
         )
+        self.tracker.use_ledger(ledger)
         self.number = 0
 
     def call(self, kind: Any = Job, **options: Any) -> invocation.Invocation:

@@ -116,7 +116,6 @@ class RequestTracker:
         finder: ProxyWorkerFinder,
         *,
         transition_timeout: float | None = pr.REQUEST_TIMEOUT,
-        ledger: str | None = None,
         plain: bool = False,
         options: RequestOptions = RequestOptions(),  # noqa: B008  (frozen)
         wall: Callable[[], float] = time.time,
@@ -157,7 +156,7 @@ class RequestTracker:
         self._ended_workers: deque[str] = deque(maxlen=1000)
         # Time until which the engine needs frequent reports of workers.
         self._frequent_reports_until = 0.0
-        self.use_ledger(ledger)
+        self.use_ledger(None)
         self.observers: tuple[Observer, ...] = ()
         #: Number of dropped replies by reason: unknown, late, duplicate, reordered, old_epoch,
         #: unexpected, unreadable, misaddressed.
