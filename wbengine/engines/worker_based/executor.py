@@ -462,7 +462,8 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
             due = self._tracker.next_timer()
         if effects:
             self._requests.apply(effects)
-        self._events.wake_for(due)
+        if due is not None:
+            self._proxy.consumer.wake_by(due)
 
     def retire(self, invocations: Iterable[invocation.Invocation]) -> None:
         with self._requests.lock:

@@ -15,7 +15,6 @@ from wbengine import exceptions as exc
 from wbengine._concurrency.clocks import SYSTEM
 from wbengine.engines.worker_based import dispatcher
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based._connections import consumer_loop
 from wbengine.engines.worker_based._discovery.finder import ProxyWorkerFinder
 from wbengine.engines.worker_based._discovery.roster import TopicWorker
 from wbengine.engines.worker_based._engine_side.pings import Pings
@@ -205,15 +204,6 @@ class TrackerEvents:
         with self._requests.lock:
             timer = self._tracker.next_timer()
         return self._round_due if timer is None else min(timer, self._round_due)
-
-    def wake_for(self, due: float | None) -> None:
-        """Wake the consumer's thread if a timer that is due then precedes its next check."""
-        if due is not None and due - SYSTEM.monotonic() < consumer_loop.DRAIN_SECONDS:
-            self._proxy.consumer.call_soon(_nothing)
-
-
-def _nothing() -> None:
-    return None
 
 
 def _validate_notify(data: Any) -> None:
