@@ -74,9 +74,11 @@ class EarlierRuns:
         executor.guard(flow, None if lease is None else lease.check, sole=sole)
         if lease is not None:
             number = lease.lease.epoch
-            if executor.begin_run(flow, number, is_resumed=bool(record)) != number:
-                # Another engine owns the flow, or the store was restored from an older backup.
-                _check_ownership(lease)
+            fenced = executor.begin_run(flow, number, is_resumed=bool(record)) != number
+            # Then another engine owns the flow, or the store was restored from an older backup.
+            if fenced and not lease.renew():
+                lease.check()
+                raise exceptions.LeaseLost("a later run of the flow uses the ledger")
         # After the call to the ledger: an idle executor may not have noticed a loss of its rows.
         executor.expect(flow, used)
         name = executor.uuid if sole else record.get(_EXECUTOR)
@@ -101,12 +103,6 @@ class EarlierRuns:
     def _store(self, record: dict[str, Any]) -> None:
         if record != self._stored_record():
             self._storage.update_flow_metadata({KEY: record})
-
-
-def _check_ownership(lease: HeldLease) -> None:
-    if not lease.renew():
-        lease.check()
-        raise exceptions.LeaseLost("a later run of the flow uses the ledger")
 
 
 def ended(flow_detail: models.FlowDetail) -> Iterator[str]:
