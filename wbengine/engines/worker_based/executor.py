@@ -354,22 +354,18 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         """Whether a later executor can take over the name of this one: see `take_name`."""
         return not self._proxy.target.is_native and self._interop is None
 
-    def take_name(self, uuid: str) -> bool:
+    def take_name(self, uuid: str) -> None:
         """Take over the name of a dead executor, with the replies that were sent to it.
 
-        Return False, without effect, if this executor is started, or if the queue of a dead
-        executor is deleted with it.
+        This has no effect if this executor is started, or if the queue of a dead executor is
+        deleted with it.
         """
-        if not self.inheritable:
-            return False
         self._check_process()
         with self._requests.lock:
-            if self._thread is not None:
-                return False
-            self._finder.uuid = uuid
-            self._tracker.inherit(uuid)
-            self._proxy.renew(uuid)
-        return True
+            if self.inheritable and self._thread is None:
+                self._finder.uuid = uuid
+                self._tracker.inherit(uuid)
+                self._proxy.renew(uuid)
 
     def expect(self, flow: str, used: Mapping[str, str]) -> None:
         """Set the ledgers that earlier runs of a flow used.
@@ -491,7 +487,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         with self._requests.lock:
             unstarted = self._tracker.requests.unstarted(flow)
             # Inherited requests remain: the next run searches for them too.
-            inherited_ids = {each.id for each in unstarted if self._tracker.is_inherited(each)}
+            sent = [r for r in unstarted if r.publish_count and not self._tracker.is_inherited(r)]
         withdrawn: list[invocation.Invocation] = []
 
         def withdraw_revoked(revoked: Collection[str]) -> None:
@@ -508,7 +504,6 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
                 withdrawn.append(call)
                 self._tracker.forget(tracked)
 
-        sent = [each for each in unstarted if each.publish_count and each.id not in inherited_ids]
         self._writer.withdraw(sent, withdraw_revoked)
         return withdrawn
 
