@@ -1,8 +1,4 @@
-"""Publish the requests of an executor, and change their rows. Its tracker receives the results.
-
-Publishing threads open rows. The thread of the writer performs all other operations, except
-`withdraw`, which runs in the thread of an engine.
-"""
+"""Publish the requests of an executor, and change their rows. Its tracker receives the results."""
 
 from __future__ import annotations
 
@@ -115,9 +111,9 @@ class OpeningPublishing(Publishing):
 class LedgerWriter:
     """Opens, reads, revokes, reopens, completes and drops rows of flows that the engine still owns.
 
-    The publishing thread opens rows. A thread of the writer performs all other operations, in
-    order and in batches of the same kind. So an unresponsive ledger delays only this thread, once
-    per batch.
+    The publishing thread opens rows. A thread of the writer performs all other operations except
+    `withdraw`, in order and in batches of the same kind. So an unresponsive ledger delays only this
+    thread, once per batch.
     """
 
     def __init__(self, expiry: float | None, requests: LockedTracker, guards: FlowGuards) -> None:
@@ -224,18 +220,16 @@ class LedgerWriter:
             rows = [message.correlation.tracked.row_to_open() for message in wanted]
             self._opening |= {row.id for row in rows}
         answered = {message.correlation.tracked.id for message in messages}
-        counts: Sequence[int] = ()
         try:
-            if wanted:
-                counts = broker.open_and_publish(rows, wanted)
+            counts = broker.open_and_publish(rows, wanted) if wanted else ()
+            with self._requests.lock:
+                for message in wanted:
+                    effect = message.correlation
+                    effect.tracked.opened |= effect.tracked.epoch == effect.epoch
         except BaseException:
             answered -= {row.id for row in rows if row.tried is not None}
             raise
         finally:
-            with self._requests.lock:
-                for message, _ in zip(wanted, counts, strict=False):
-                    effect = message.correlation
-                    effect.tracked.opened |= effect.tracked.epoch == effect.epoch
             self.permit_inspection(answered)
         crashpoint("executor.after-open")
         unrouted = {id(each) for each, count in zip(wanted, counts, strict=True) if not count}

@@ -277,11 +277,8 @@ class Refuse(OfRequest):
     """Tell all workers to refuse present copies of the request, if they arrive late."""
 
 
-@dataclass(slots=True)
 class Cancel(OfRequest):
-    """Cancel the request in a worker, or in all workers."""
-
-    to: str
+    """Cancel the request in all workers."""
 
 
 Decision = (

@@ -114,7 +114,7 @@ class AskRecovery(Recovery):
                 decisions.append(rc.StartFinalTimeout(tracked))
         decisions.append(rc.CheckLater(tracked))
         if tracked.pending_outcome == CANCELLED:
-            decisions.append(rc.Cancel(tracked, env.ALL_WORKERS))
+            decisions.append(rc.Cancel(tracked))
         decisions.append(_ask(tracked))
         if tracked.worker is None and tracked.lookups >= MAX_UNANSWERED_ASKS:
             decisions += self._ask_queue(tracked)

@@ -797,8 +797,8 @@ class RequestTracker:
                 return self._settle_lost(tracked, failure, exhausted, now)
             case rc.TimeOut():
                 return self._time_out(tracked, now)
-            case rc.Cancel(_, to):
-                return self._cancellations([tracked], to)
+            case rc.Cancel():
+                return self._cancellations([tracked], env.ALL_WORKERS)
             case rc.Inherit():
                 tracked.dispatched = True
                 self._inherited.put(tracked.task_cls, tracked)
