@@ -551,21 +551,14 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
             _forward_event(effect.tracked, effect.event_type, effect.details)
         elif isinstance(effect, fx.Drop):
             self._writer.drop(effect.request_id)
+        elif isinstance(effect, fx.MoveToDeadLetters):
+            self._proxy.call_later(self._dead_letter, effect.letter)
+        elif isinstance(effect, fx.Ask | fx.Cancel):
+            if self._interop is None:  # TaskFlow's workers do not support it.
+                flow = effect.flow if isinstance(effect, fx.Cancel) else None
+                self._proxy.send(OutgoingMessage(effect.message, self._ask_hooks, flow), defer=True)
         else:
-            self._recover(effect)
-
-    def _recover(self, effect: fx.Effect) -> None:
-        match effect:
-            case fx.Revoke() | fx.Inspect() | fx.Reopen() | fx.Conclude():
-                self._writer.perform(effect)
-            case fx.MoveToDeadLetters(letter):
-                self._proxy.call_later(self._dead_letter, letter)
-            case fx.Ask() | fx.Cancel() if self._interop is not None:
-                pass  # TaskFlow's workers do not support it.
-            case fx.Ask(message):
-                self._proxy.send(OutgoingMessage(message, self._ask_hooks), defer=True)
-            case fx.Cancel(message, flow):
-                self._proxy.send(OutgoingMessage(message, self._ask_hooks, flow), defer=True)
+            self._writer.perform(effect)
 
     def _dead_letter(self, letters: Sequence[env.Envelope]) -> None:
         try:
