@@ -332,11 +332,13 @@ class RedisBroker(Broker):
                 raise
             self._end_take(take)
             if entries is not None:
-                taken = [(entry.group, self._taken(take, entry)) for entry in entries]
                 # A batch may be full, also of bytes. A caller that cannot wait receives the rest.
-                is_large = any(delivery.body_location for _, delivery in taken)
-                if is_large or len(taken) >= _MAX_MESSAGES_PER_BATCH:
-                    self._must_poll = True
+                self._must_poll = len(entries) >= _MAX_MESSAGES_PER_BATCH
+                taken = []
+                for entry in entries:
+                    delivery = self._taken(take, entry)
+                    taken.append((entry.group, delivery))
+                    self._must_poll |= delivery.body_location != ""
                 return taken
             self._redeclare_after_loss()
 
