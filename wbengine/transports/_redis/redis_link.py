@@ -198,15 +198,9 @@ class Link:
                 if pack_command is None
                 else [b"".join(map(pack_command, commands))]
             )
-        except errors.InvalidResponse as error:
+        except BaseException as error:
             self.close()
-            raise _not_redis(error) from error
-        except errors.ConnectionError as error:
-            self.close()
-            _raise_if_timeout(error)
-            raise
-        except BaseException:
-            self.close()
+            _raise_meaning(error)
             raise
 
     def receive(self) -> Any:
@@ -216,17 +210,11 @@ class Link:
         """
         try:
             return self._connection.read_response()
-        except errors.ConnectionError as error:
-            self.close()
-            _raise_if_timeout(error)
-            raise
         except errors.ResponseError:
             raise
-        except errors.InvalidResponse as error:
+        except BaseException as error:  # The next caller would read this reply.
             self.close()
-            raise _not_redis(error) from error
-        except BaseException:  # The next caller would read this reply.
-            self.close()
+            _raise_meaning(error)
             raise
 
     def receive_result(self, step: Step[T]) -> T:
@@ -267,14 +255,13 @@ def _set_system_timeout(sock: socket.socket, seconds: float) -> None:
         sock.settimeout(None)
 
 
-def _raise_if_timeout(error: errors.ConnectionError) -> None:
-    """Convert a timeout of the operating system, which is not a lost connection."""
-    if isinstance(error.__context__, BlockingIOError):
+def _raise_meaning(error: BaseException) -> None:
+    """Raise another error if that of the client does not have the meaning of its type."""
+    if isinstance(error, errors.InvalidResponse):
+        raise errors.ConnectionError(f"the server is not a Redis ({error!s:.100})") from error
+    # The client reports a timeout of the operating system as a lost connection.
+    if isinstance(error, errors.ConnectionError) and isinstance(error.__context__, BlockingIOError):
         raise errors.TimeoutError("Redis did not answer in time") from error
-
-
-def _not_redis(error: errors.InvalidResponse) -> errors.ConnectionError:
-    return errors.ConnectionError(f"the server is not a Redis ({error!s:.100})")
 
 
 class BlockingWait(Link, Generic[T]):
