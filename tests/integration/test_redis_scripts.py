@@ -43,7 +43,7 @@ class Server:
         for queue in "q", "replies":
             self(scripts.declare("data", [scripts.DeclaredQueue(queue, False)]))
             self(scripts.declare("", (), [scripts.Binding("ex", queue, queue)]))
-        self.life = self(scripts.arrive("", 0)).life
+        self.incarnation = self(scripts.arrive("", 0)).incarnation
         self(scripts.register("?digest", "u"))
         self(scripts.reconcile("u", 0, ()))
 
@@ -120,18 +120,22 @@ class Server:
         opened_rows = [scripts.OpenedRow(*row, 0, "") for row in rows]
         batch = scripts.RoutedBatch("", ())
         return self(
-            scripts.open_and_publish(batch, opened_rows, "u", session, "digest", "", self.life)
+            scripts.open_and_publish(
+                batch, opened_rows, "u", session, "digest", "", self.incarnation
+            )
         )
 
     def revoke(self, *rows: tuple[str, int | None]) -> Any:
         return self(scripts.revoke_rows([(*row, _ledger.NO_FENCE) for row in rows]))
 
     def open_and_publish(
-        self, row: scripts.OpenedRow, session: int = 0, life: int | None = None, **batch: Any
+        self, row: scripts.OpenedRow, session: int = 0, incarnation: int | None = None, **batch: Any
     ) -> scripts.Opened | Routes | None:
         routed = batch.pop("routed", None) or self.batch(request(row.id, row.epoch), **batch)
-        life = self.life if life is None else life
-        return self(scripts.open_and_publish(routed, [row], "u", session, "digest", "", life))
+        incarnation = self.incarnation if incarnation is None else incarnation
+        return self(
+            scripts.open_and_publish(routed, [row], "u", session, "digest", "", incarnation)
+        )
 
     def claim(self, attempt: ClaimAttempt = ATTEMPT, session: int = 0) -> Any:
         return self(scripts.claim("u", session, attempt))
@@ -268,13 +272,15 @@ def test_messages_in_an_emptied_queue_expire_even_without_a_new_wake_up(server: 
     assert server.client.ttl(server.key("q:q")) > 0
 
 
-@pytest.mark.parametrize(("session", "life"), [(1, None), (0, 2)], ids=["session", "incarnation"])
+@pytest.mark.parametrize(
+    ("session", "incarnation"), [(1, None), (0, 2)], ids=["session", "incarnation"]
+)
 def test_open_and_publish_does_nothing_in_another_session(
-    server: Server, session: int, life: int | None
+    server: Server, session: int, incarnation: int | None
 ) -> None:
     with server.unchanged():
         row = scripts.OpenedRow("a", 1, 1, "")
-        refused = server.open_and_publish(row, session, life)
+        refused = server.open_and_publish(row, session, incarnation)
         assert refused == scripts.Opened([], None)
 
 
@@ -314,7 +320,7 @@ def test_open_and_publish_replaces_only_open_rows_of_lower_epochs(server: Server
 def test_fence_can_be_raised_after_a_loss_of_data(server: Server) -> None:
     rows = ("a", 1), (f"{_ledger.FENCE_PREFIX}f", 1)
     server.open(*rows)
-    server.client.hset(server.key("server"), "from", server.life + 1)
+    server.client.hset(server.key("server"), "from", server.incarnation + 1)
     server.open(*((id, 2) for id, _ in rows))
     epochs = [row and row.epoch for row in server(scripts.read_rows([id for id, _ in rows]))]
     assert epochs == [1, 2]  # The request may have run.
@@ -619,21 +625,21 @@ def test_finish_requests_is_refused_like_publish(server: Server) -> None:
 
 def test_arrive_detects_an_incarnation_with_less_data(server: Server) -> None:
     arrival = server(scripts.arrive("", 0))
-    assert arrival == scripts.Arrival(arrival.run_id, 0, server.life, 0, 2)
+    assert arrival == scripts.Arrival(arrival.run_id, 0, server.incarnation, 0, 2)
     assert server(scripts.arrive(arrival.run_id, 0)) == arrival
     assert server(scripts.arrive("earlier", 0)).intact_since == 0
-    assert server(scripts.arrive("earlier", 1)).intact_since == server.life
+    assert server(scripts.arrive("earlier", 1)).intact_since == server.incarnation
 
 
 def test_arrive_never_repeats_the_number_of_an_incarnation(
     server: Server,
 ) -> None:
-    lives = {server.life}
+    incarnations = {server.incarnation}
     for _ in range(2):  # Each restart restores the data of the first incarnation.
-        server.client.hset(server.key("server"), mapping={"run": "old", "life": server.life})
-        lives.add(server(scripts.arrive("old", 1)).life)
+        server.client.hset(server.key("server"), mapping={"run": "old", "life": server.incarnation})
+        incarnations.add(server(scripts.arrive("old", 1)).incarnation)
         server.client.hdel(server.key("server"), "from")
-    assert len(lives) == 3
+    assert len(incarnations) == 3
 
 
 @pytest.mark.parametrize("is_evicted", [False, True])

@@ -101,7 +101,7 @@ class RedisLedger(_ledger.Ledger):
         self._run_id, self._count = "", 0
         # Incarnation of the server; OPEN rows of incarnations before the second one are treated as
         # claimed by a lost worker.
-        self._life = self._intact_since = 0
+        self._incarnation = self._intact_since = 0
         #: Format of its keys.
         self._version = data_formats.REDIS.written
         self._lock = threading.Lock()
@@ -179,9 +179,9 @@ class RedisLedger(_ledger.Ledger):
                 if previous == self._run_id
                 else arrival.claim_count
             )
-            self._life, self._intact_since = arrival.life, arrival.intact_since
+            self._incarnation, self._intact_since = arrival.incarnation, arrival.intact_since
             self._version = arrival.version
-        if arrival.life == arrival.intact_since and previous not in ("", self._run_id):
+        if arrival.incarnation == arrival.intact_since and previous not in ("", self._run_id):
             LOG.warning(
                 "%s restarted with older data, or may have: its open requests may have"
                 " run, and are treated as lost together with their worker",
@@ -268,26 +268,26 @@ class RedisLedger(_ledger.Ledger):
         numbers = [row.tried or (next(self._rows), "") for row in rows]
 
         def attempt(session: int) -> tuple[Opened | None, bool]:
-            life = self._life
+            incarnation = self._incarnation
             script = functools.partial(
                 redis_scripts.open_and_publish,
                 rows=[
-                    redis_scripts.OpenedRow(row.id, row.epoch, number, tried_life, *row.fence)
-                    for row, (number, tried_life) in zip(rows, numbers, strict=True)
+                    redis_scripts.OpenedRow(row.id, row.epoch, number, tried_in, *row.fence)
+                    for row, (number, tried_in) in zip(rows, numbers, strict=True)
                 ],
                 user=self.user,
                 session=session,
                 digests=self._digests,
                 ttl=self.ttl,
-                life=life,
+                incarnation=incarnation,
             )
             try:
                 opened, is_retry = run(script)
             except exceptions.TransportFailure:  # Nothing was executed.
                 raise
             except BaseException:
-                for row, (number, tried_life) in zip(rows, numbers, strict=True):
-                    row.tried = number, tried_life or str(life)
+                for row, (number, tried_in) in zip(rows, numbers, strict=True):
+                    row.tried = number, tried_in or str(incarnation)
                 raise
             if opened.registration is None:
                 return None, is_retry
@@ -414,9 +414,9 @@ class RedisLedger(_ledger.Ledger):
             return
         with self._lock:
             session, unanswered = self._wanted_session, tuple(self._unanswered_claims)
-        life, _ = self._pool.run(redis_scripts.reconcile(self.user, session, unanswered))
+        incarnation, _ = self._pool.run(redis_scripts.reconcile(self.user, session, unanswered))
         with self._lock:
-            self._life = life
+            self._incarnation = incarnation
             self._session = max(self._session, session)
             self._unanswered_claims = [
                 each for each in self._unanswered_claims if each not in unanswered

@@ -102,14 +102,14 @@ class OpenedRow(NamedTuple):
     """A row to create.
 
     :ivar number: number of the row in its session.
-    :ivar tried_life: incarnation of the server in which it was tried before, or ''.
+    :ivar tried_incarnation: incarnation of the server in which it was tried before, or ''.
     :ivar fence: id of the fence of its flow, or ''; nothing is done if that is above `run`.
     """
 
     id: str
     epoch: int
     number: int
-    tried_life: str
+    tried_incarnation: str
     fence: str = ""
     run: int = 0
 
@@ -200,7 +200,7 @@ class Arrival(NamedTuple):
 
     run_id: str
     claim_count: int
-    life: int
+    incarnation: int
     intact_since: int
     version: int
 
@@ -336,13 +336,13 @@ def open_and_publish(
     session: int,
     digests: str,
     ttl: int | str,
-    life: int,
+    incarnation: int,
 ) -> Opened | Routes | None:
     """Create rows, and publish the message of each, unless the batch is empty.
 
     :param digests: digests of the ledger that the user knows, the latest first.
     :param ttl: milliseconds to keep results, or ''.
-    :param life: incarnation of the server.
+    :param incarnation: incarnation of the server.
     """
     return _read_publication(reply, _read_opened)
 

@@ -12,19 +12,18 @@
 
 local refusal = check_batch(batch)
 if refusal ~= nil then return refusal end
-local incarnation = tostring(ledger_info()[2] or 0)
 local number, last_row = read_session(user)
-if number ~= session or incarnation ~= life then return {false} end
+if number ~= session or incarnation ~= tostring(ledger_info()[2] or 0) then return {false} end
 local counts, opened_ids, newest_row = {}, {}, tonumber(last_row) or 0
 for i, row in ipairs(rows) do
   local row_number = tonumber(row.number)
-  local is_new = row.tried_life == ''
+  local is_new = row.tried_incarnation == ''
     or (last_row ~= '*' and row_number > tonumber(last_row))
   if not is_new or is_refused(row.fence, row.run) then
     counts[i] = 1
   else
-    local row_life = row.tried_life == '' and incarnation or row.tried_life
-    if open_row(row.id, row.epoch, row_life, ttl) then opened_ids[#opened_ids + 1] = row.id end
+    local opened_in = row.tried_incarnation == '' and incarnation or row.tried_incarnation
+    if open_row(row.id, row.epoch, opened_in, ttl) then opened_ids[#opened_ids + 1] = row.id end
     counts[i] = batch.messages[i] and add_message(batch.messages[i]) or 0
   end
   if is_new then newest_row = math.max(newest_row, row_number) end

@@ -20,11 +20,11 @@
 local function row_key(id) return prefix .. 'r:' .. id end
 local function parse_row(id, text)
   local row, start = {}, nil
-  row.epoch, row.state, row.holder, row.life, row.ttl, row.body, row.claim, start =
+  row.epoch, row.state, row.holder, row.incarnation, row.ttl, row.body, row.claim, start =
     string.match(text, '^(%S+) (%S+) (%S*) (%S+) (%S*) (%S*) ([^\n]*)\n()')
   row.result = string.sub(text, start)
   local is_fence = string.sub(id, 1, #FENCE_PREFIX) == FENCE_PREFIX
-  if row.state == 'open' and is_forgotten(row.life) and not is_fence then
+  if row.state == 'open' and is_forgotten(row.incarnation) and not is_fence then
     row.state, row.holder = 'claimed', FORGOTTEN
   end
   return row
@@ -43,7 +43,7 @@ local function full_result(row)
   return body and row.result .. body or ''
 end
 local function row_text(row)
-  local line = {row.epoch, row.state, row.holder, row.life, row.ttl, row.body, row.claim}
+  local line = {row.epoch, row.state, row.holder, row.incarnation, row.ttl, row.body, row.claim}
   return table.concat(line, ' ') .. '\n' .. row.result
 end
 -- The result of an unfinished row may be wanted for longer than ROW_MS; nil: for any time.
@@ -59,7 +59,7 @@ local function write_row(id, row, lifetime)
 end
 local function open_row(id, epoch, incarnation, result_ms)
   local new_row = {
-    epoch = epoch, state = 'open', holder = '', life = incarnation, ttl = result_ms,
+    epoch = epoch, state = 'open', holder = '', incarnation = incarnation, ttl = result_ms,
     body = '', claim = '', result = '',
   }
   local set, lifetime = {row_key(id), row_text(new_row)}, unfinished_lifetime(new_row)
@@ -82,7 +82,7 @@ local function order_rows(ids)
 end
 local function reopen_row(id, row)
   if row.holder ~= '' then call('SREM', prefix .. 'held:' .. row.holder, id) end
-  row.state, row.holder, row.claim, row.life = 'open', '', '', ledger_info()[2] or 0
+  row.state, row.holder, row.claim, row.incarnation = 'open', '', '', ledger_info()[2] or 0
   write_row(id, row, unfinished_lifetime(row))
   order_rows({id})
 end
