@@ -37,6 +37,14 @@ def explain_network_error(error: BaseException | None) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
+def causes(error: BaseException) -> list[BaseException]:
+    """Return an error, its cause, the cause of that, and so on."""
+    chain = [error]
+    while (cause := chain[-1].__cause__) is not None and cause not in chain:
+        chain.append(cause)
+    return chain
+
+
 def may_pass(error: BaseException) -> bool:
     """Return whether an exception of wbengine reports a state of the server that may pass."""
     return any(kind.may_pass(error) for kind in _kinds.loaded_kinds())

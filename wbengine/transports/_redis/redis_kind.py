@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -12,7 +13,7 @@ from wbengine._introspection import object_names
 from wbengine._redis import client_options
 from wbengine.transports import _reasons
 from wbengine.transports._broker import Broker
-from wbengine.transports._kinds import BrokerKind, Target, check_dead_after
+from wbengine.transports._kinds import BrokerKind, Target, check_dead_after, check_options
 
 NAMES: Final = ("redis", "rediss")
 
@@ -46,9 +47,7 @@ class RedisKind(BrokerKind):
         except ImportError as error:
             message = installing.needs(f"transport {name!r}", "redis-py", "redis")
             raise ValueError(message) from error
-        named_options.check_known(
-            "the redis transport", options, named_options.option_names(RedisOptions)
-        )
+        check_options(self, options)
         check_dead_after(options)
         if exchange is not None:
             options.setdefault("prefix", exchange)
@@ -75,7 +74,7 @@ class RedisKind(BrokerKind):
         return dict.fromkeys(client_options.TIMEOUTS, min(seconds, 5.0))
 
     def explain(self, error: BaseException) -> str | None:
-        if type(error).__module__ != "redis.exceptions":
+        if not _is_of_redis(error):
             return None
         match type(error).__name__:
             case "AuthenticationError":
@@ -87,28 +86,28 @@ class RedisKind(BrokerKind):
         return None
 
     def may_pass(self, error: BaseException) -> bool:
-        chain = [error]
-        while (cause := chain[-1].__cause__) is not None and cause not in chain:
-            chain.append(cause)
-        error = next((each for each in chain if _is_of_redis(each)), error)
-        if not _is_of_redis(error) or self.is_refusal(error) or _has_wrong_certificate(error):
+        own = next(filter(_is_of_redis, _reasons.causes(error)), None)
+        if own is None or self.is_refusal(own) or _has_wrong_certificate(own):
             return False
-        names = {cls.__name__ for cls in type(error).__mro__}
-        return not names.isdisjoint(_PASSING_ERRORS) or str(error).startswith(_PASSING_REPLIES)
+        return _is_any(own, _PASSING_ERRORS) or str(own).startswith(_PASSING_REPLIES)
 
     def is_refusal(self, error: BaseException) -> bool:
-        names = {cls.__name__ for cls in type(error).__mro__}
-        return not names.isdisjoint(("AuthenticationError", "NoPermissionError"))
+        return _is_any(error, _REFUSALS)
 
 
 def _is_of_redis(error: BaseException) -> bool:
     return type(error).__module__ == "redis.exceptions"
 
 
+def _is_any(error: BaseException, names: Collection[str]) -> bool:
+    return any(cls.__name__ in names for cls in type(error).__mro__)
+
+
 def _has_wrong_certificate(error: BaseException) -> bool:
     return isinstance(error.__context__, ssl.SSLCertVerificationError)
 
 
+_REFUSALS: Final = ("AuthenticationError", "NoPermissionError")
 #: Errors of a Redis that is unreachable, paused, loading its data, read-only or full.
 _PASSING_ERRORS: Final = ("ConnectionError", "TimeoutError", "ReadOnlyError", "OutOfMemoryError")
 #: Starts of other replies of a Redis that cannot write now.

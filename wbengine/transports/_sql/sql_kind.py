@@ -5,13 +5,13 @@ This imports neither SQLAlchemy nor a driver.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from wbengine._configuration import named_options
 from wbengine._imports import installing
 from wbengine._introspection import object_names
+from wbengine.transports import _reasons
 from wbengine.transports._broker import Broker
 from wbengine.transports._kinds import BrokerKind, Target, check_dead_after, check_options
 
@@ -91,20 +91,11 @@ class SQLKind(BrokerKind):
 
     def find(self, error: BaseException) -> BaseException | None:
         """Return the error of the driver, which may be the cause of another one, or None."""
-        return next((each for each in _causes(error) if self.is_own(each)), None)
+        return next(filter(self.is_own, _reasons.causes(error)), None)
 
     def is_own(self, error: BaseException) -> bool:
         """Return whether the driver has raised an error."""
         return type(error).__module__.partition(".")[0] == self.driver
-
-
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    seen: list[BaseException] = []
-    cause: BaseException | None = error
-    while cause is not None and cause not in seen:
-        seen.append(cause)
-        yield cause
-        cause = cause.__cause__
 
 
 class PostgreSQLKind(SQLKind):
