@@ -6,6 +6,7 @@ because the FIFO is full or was deleted, the consumer finds the message when it 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import stat
@@ -34,13 +35,6 @@ def notify(folder: str, queue: str) -> None:
         os.close(fd)
 
 
-def remove(folder: str, queue: str) -> None:
-    try:
-        os.unlink(f"{folder}/{queue}")
-    except OSError:
-        pass
-
-
 class QueueFifos:
     """FIFOs of the queues that one connection consumes.
 
@@ -64,10 +58,8 @@ class QueueFifos:
         if not self._used:
             return
         try:
-            try:
+            with contextlib.suppress(FileExistsError):
                 os.mkfifo(path, 0o600)
-            except FileExistsError:
-                pass
             fd = os.open(path, _O_WAIT)
             if stat.S_ISFIFO(os.fstat(fd).st_mode):
                 self._fds[queue] = fd

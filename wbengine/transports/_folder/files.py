@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import stat
@@ -36,10 +37,8 @@ def make_folder(path: str, *, private: bool = False) -> str:
     path = os.path.abspath(path)
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        try:
+        with contextlib.suppress(FileExistsError):
             os.mkdir(path, 0o700)
-        except FileExistsError:
-            pass
         link = os.lstat(path)
         if stat.S_ISLNK(link.st_mode) and (private or link.st_uid not in (os.geteuid(), 0)):
             raise exceptions.TransportFailure(f"folder {path} is a symlink and is not safe to use")
@@ -70,13 +69,10 @@ def write_new(path: str, data: bytes) -> None:
         file.write(data)
 
 
-def remove(path: str) -> bool:
-    """Delete a file. Return True if it existed."""
-    try:
+def remove(path: str) -> None:
+    """Delete a file, if it exists."""
+    with contextlib.suppress(OSError):
         os.unlink(path)
-    except OSError:
-        return False
-    return True
 
 
 class LivenessFile:
@@ -102,10 +98,9 @@ class LivenessFile:
 
     def release(self) -> None:
         """Delete the file, then release the lock."""
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
+        if self.is_held:
             remove(self._path)
-            os.close(fd)
+        self.abandon()
 
     def abandon(self) -> None:
         """Release only the lock: other processes regard this one as dead and clean up after it."""

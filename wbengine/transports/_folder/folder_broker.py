@@ -99,8 +99,8 @@ class FileBroker(Broker):
         folder_in: str,
         folder_out: str,
         interval: float | None,
-        inotify: bool = True,
-        rows: RowAccess | None = None,
+        inotify: bool,
+        rows: RowAccess,
     ) -> None:
         super().__init__()
         self._lock = threading.Lock()
@@ -111,7 +111,7 @@ class FileBroker(Broker):
         self._holders = f"{self._in.root}/holders"
         self._fifos = fifos.QueueFifos(f"{self._in.root}/bells", interval, inotify)
         self._routes = _read_routes(self._out)
-        self._rows = rows or RowAccess()
+        self._rows = rows
         self._liveness_file: files.LivenessFile | None = None
         self._base = 0
         self._take_numbers = itertools.count()
@@ -148,7 +148,7 @@ class FileBroker(Broker):
     def delete_queue(self, queue: str) -> int:
         count = self.purge(queue)
         self._in.write("DELETE FROM queue WHERE name = ?", (queue,))
-        fifos.remove(f"{self._in.root}/bells", queue)
+        files.remove(f"{self._in.root}/bells/{queue}")
         return count
 
     def purge(self, queue: str) -> int:
@@ -356,9 +356,8 @@ class FileBroker(Broker):
             if fits:
                 self._read.add(n)
                 messages.append(Delivery(queue, (n, FREE, None), data, bool(redelivered)))
-        if len(rows) == max_messages or len(messages) < len(
-            rows
-        ):  # More messages may be available.
+        # More messages may be available.
+        if len(rows) == max_messages or len(messages) < len(rows):
             self._nonempty.add(queue)
         return messages
 
@@ -495,7 +494,7 @@ class FileBroker(Broker):
         for queue, _ in held:
             fifos.notify(f"{self._in.root}/bells", queue)
         for (queue,) in owned:
-            fifos.remove(f"{self._in.root}/bells", queue)
+            files.remove(f"{self._in.root}/bells/{queue}")
 
     def _sweep_stale(self) -> None:
         now = folder_tables.now()

@@ -165,7 +165,8 @@ class Folder:
         self.users = 0
         self.root: Final = os.path.abspath(root)
         self._path: Final = f"{self.root}/{NAME}"
-        self._digest = f"dir-{os.urandom(16).hex()}"
+        #: Identifier of this folder, equal in all processes.
+        self.digest = f"dir-{os.urandom(16).hex()}"
         self._next_warning_at = 0.0
         #: Time at which another process last blocked writing.
         self.last_blocked_at = -math.inf
@@ -178,10 +179,6 @@ class Folder:
         self._connection: sqlite3.Connection | None = None
         self._inode = -1
 
-    def close(self) -> None:
-        """Close the database, which reopens on demand. No thread may use it."""
-        self._close()
-
     def forget(self) -> sqlite3.Connection | None:
         """Forget the connection of the parent process. For a child that was not forked by Python.
 
@@ -191,17 +188,12 @@ class Folder:
         self._reset()
         return connection
 
-    @property
-    def digest(self) -> str:
-        """Identifier of this folder, equal in all processes."""
-        return self._digest
-
     def release(self) -> None:
         """Remove one user. The last one closes the database, which reopens on demand."""
         with _fork_gate, self._lock:
             self.users -= 1
             if self.users <= 0:
-                self._close()
+                self.close()
 
     def write(self, statement: str, values: Values = ()) -> int:
         """Execute one statement and return the number of changed rows.
@@ -252,7 +244,7 @@ class Folder:
             if self._connection is None:
                 self._open()
             elif not self._has_path():
-                self._close()
+                self.close()
                 raise FileNotFoundError(self._path)
             assert self._connection is not None
             return self._run_when_free(self._connection, work)
@@ -331,7 +323,7 @@ class Folder:
         self._connection = connection
 
     def _check_format(self, connection: sqlite3.Connection, is_checkpointed: bool) -> None:
-        ((format, self._digest, boot),) = connection.execute(
+        ((format, self.digest, boot),) = connection.execute(
             "SELECT format, digest, boot FROM about"
         ).fetchall()
         data_formats.FOLDER.check(f"folder {self.root}", format, exceptions.TransportFailure)
@@ -359,11 +351,12 @@ class Folder:
             connection.executescript(f"BEGIN; {_SCHEMA} COMMIT;")
             connection.execute(
                 "INSERT INTO about VALUES (?, ?, ?, 1, ?, ?, ?, 0)",
-                (data_formats.FOLDER.written, self._digest, _boot(), *[now()] * 3),
+                (data_formats.FOLDER.written, self.digest, _boot(), *[now()] * 3),
             )
         os.rename(new, self._path)
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """Close the database, which reopens on demand. No other thread may use it."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
