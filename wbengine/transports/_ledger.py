@@ -26,7 +26,6 @@ a label.
 from __future__ import annotations
 
 import abc
-import heapq
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -193,13 +192,6 @@ class Page:
 
     rows: Sequence[Listed]
     after: str | None = None
-
-
-def page_of(ids: Iterable[str], limit: int, after: str | None) -> tuple[list[str], str | None]:
-    """Return the ids of one page, sorted, and the `after` of the next page."""
-    check_limit(limit)
-    page = heapq.nsmallest(limit + 1, (id for id in ids if after is None or id > after))
-    return page[:limit], page[limit - 1] if len(page) > limit else None
 
 
 def check_limit(limit: int) -> int:

@@ -74,7 +74,6 @@ class Statements:
 
     def __init__(self, tables: Tables) -> None:
         rows, holders, beat, now = tables.rows, tables.holders, tables.beat, tables.now
-        self._tables = tables
         # Condition of statements for engines. MySQL does not change a table that a subquery reads,
         # except through a derived table with a LIMIT.
         fence = (
@@ -133,13 +132,10 @@ class Statements:
             f" AND NOT EXISTS (SELECT 1 FROM {rows} r WHERE r.holder = :holder)"
         )
 
-    def open(self, count: int) -> str:
-        """Return the statement that opens `count` rows. Its arguments end with a number."""
-        return _opening(self._tables, count)
-
 
 @functools.lru_cache(maxsize=32)
 def _opening(tables: Tables, count: int) -> str:
+    """Return the statement that opens `count` rows. Its arguments end with a number."""
     new_rows = " UNION ALL ".join(
         f"SELECT :id{n} AS id, :epoch{n} AS epoch, :fence{n} AS fence, :number{n} AS number"
         for n in range(count)
@@ -156,6 +152,7 @@ class TableLedger(_ledger.Ledger):
     """A ledger in three tables. Implementations execute its statements."""
 
     def __init__(self, tables: Tables) -> None:
+        self._tables = tables
         self._sql = Statements(tables)
         self._lock = threading.Lock()
         self._known_holders: set[str] = set()
@@ -194,7 +191,7 @@ class TableLedger(_ledger.Ledger):
                 for n, row in enumerate(batch)
                 for name, value in _arguments(*row).items()
             }
-            self._execute("opening", self._sql.open(len(batch)), values)
+            self._execute("opening", _opening(self._tables, len(batch)), values)
 
     def _reopen(
         self, id: str, epoch: int, fence: _ledger.Fence

@@ -41,7 +41,6 @@ from wbengine.transports._ledger import (
     Page,
     Row,
     RowAccess,
-    page_of,
     refusal,
 )
 
@@ -162,13 +161,13 @@ class MemoryLedger(Ledger):
 
     def _list_rows(self, limit: int, after: str | None) -> Page:
         with self._lock:
-            ids, next_after = page_of(self._rows, limit, after)
+            ids = heapq.nsmallest(limit + 1, (id for id in self._rows if id > (after or "")))
             now = self._clock.monotonic()
-            return Page([self._listed(self._rows[id], now) for id in ids], next_after)
-
-    def _listed(self, row: Row, now: float) -> Listed:
-        age = now - self._changed[row.id]
-        return Listed(row.id, row.epoch, row.state, row.holder, age)
+            rows = [
+                Listed(row.id, row.epoch, row.state, row.holder, now - self._changed[row.id])
+                for row in map(self._rows.__getitem__, ids[:limit])
+            ]
+            return Page(rows, ids[limit - 1] if len(ids) > limit else None)
 
     def sweep(self, older_than: float, only_done: bool = False) -> int:
         with self._lock:
@@ -510,9 +509,8 @@ def hub_name(url: str | None) -> str:
     return object_names.check_label("memory broker", rest.strip("/") or "default")
 
 
-def check(place: str) -> str:
-    """Return the name of the hub in the place of a ledger; see `hub_name`."""
-    return hub_name(place)
+#: The place of a ledger is the URL of its broker.
+check: Final = hub_name
 
 
 def is_at(place: str, broker: object) -> bool:
