@@ -155,7 +155,8 @@ class OwnChannel(broker.Consumer):
         return message
 
     def basic_qos(self, size: int, prefetch: int, apply_global: bool) -> None:
-        self.limit(prefetch)
+        self.credit.limit = prefetch
+        self.broker.nudge()
 
     def basic_consume(
         self, queue: str, no_ack: bool, callback: Callable[[Any], object], consumer_tag: str

@@ -557,19 +557,17 @@ class Order:
         if they had not been taken.
         """
         undelivered: Sequence[Delivery] = ()
-        over = False
         try:
             undelivered = self.consumer.receive(self)
             while undelivered:
                 message, *undelivered = undelivered
                 self.consumer.handle(message)
-            over = True
-        except Exception:
+        except BaseException as error:
+            self.consumer.miss(self)
+            self.consumer.put_back(undelivered)
+            if not isinstance(error, Exception):
+                raise
             LOG.exception("failed to deliver received messages")
-        finally:
-            if not over:
-                self.consumer.miss(self)
-                self.consumer.put_back(undelivered)
 
 
 class Consumer(MessageConsumer):
@@ -594,7 +592,7 @@ class Consumer(MessageConsumer):
 
     def consume(self, queues: Iterable[str], limit: int = 0) -> None:
         """Consume from further queues, which must exist."""
-        self.limit(limit)
+        self.credit.limit = limit
         for queue in queues:
             if queue not in self.queues:
                 self._broker.watch(queue)
@@ -603,11 +601,6 @@ class Consumer(MessageConsumer):
 
     def admits(self, message: Delivery) -> bool:
         return True
-
-    def limit(self, max_messages: int) -> None:
-        """Set the maximum number of unsettled messages."""
-        self.credit.limit = max_messages
-        self._broker.nudge()
 
     def cancel(self) -> None:
         """Stop taking messages. Messages that were not delivered are requeued."""
