@@ -134,7 +134,7 @@ class PublisherConfirms:
             envelope.reply_to,
             name,
         )
-        data = self.channel.frames(envelope.routing_key, mandatory, head, envelope.encoded)
+        data = self.channel.encoder.publish(envelope.routing_key, mandatory, head, envelope.encoded)
         return Sent(message, data, name)
 
     def send(self, sent: Sent, then: bytes = b"") -> bool:
@@ -238,13 +238,7 @@ class ReplyPublisher:
     `answer` is thread-safe; other methods belong to the thread of the connection.
     """
 
-    def __init__(
-        self,
-        channel: AmqpChannel,
-        layout: Any,
-        outbox: Outbox,
-        since: float = 0.0,
-    ) -> None:
+    def __init__(self, channel: AmqpChannel, layout: Any, outbox: Outbox, since: float) -> None:
         """Create a publisher that publishes no replies before `since` (monotonic clock)."""
         self._channel = channel
         self._since = since
@@ -258,14 +252,7 @@ class ReplyPublisher:
         freed: Callable[[frames.Delivery], None],
         soon: bool,
     ) -> bool:
-        """Publish a reply and acknowledge its request.
-
-        :param freed: `freed(request)` is called before writing, because the next request may
-            arrive immediately after it.
-        :param soon: whether to leave the sending to the next write, or to the next wake-up of the
-            connection's thread.
-        :returns: False if this is not possible now.
-        """
+        """Publish a reply and acknowledge its request; see `MessageConsumer.answer`."""
         confirms, channel = self.confirms, self._channel
         if confirms.room <= 0:
             return False

@@ -39,17 +39,18 @@ class AmqpConnection:
     """
 
     def __init__(self, connection: kombu.Connection) -> None:
-        # If it is accessed later, kombu may reconnect without the consumers of this connection.
-        self._raw = connection.connection
+        #: The connection of py-amqp. If it is accessed later through kombu, kombu may reconnect
+        #: without the consumers of this connection.
+        self.raw = connection.connection
         self._transport = connection.transport
-        self._socket: AmqpSocket = self._raw.transport
+        self._socket: AmqpSocket = self.raw.transport
         self._socket.wake = self.wake_up
         #: Time since which the broker accepts messages; infinity during a memory or disk alarm.
         self.accepting_since = -math.inf
-        self._raw.on_blocked = self._on_blocked
-        self._raw.on_unblocked = self._on_unblocked
+        self.raw.on_blocked = self._on_blocked
+        self.raw.on_unblocked = self._on_unblocked
         self._channels: dict[int, AmqpChannel] = {}
-        heartbeat = float(self._raw.heartbeat or 0)
+        heartbeat = float(self.raw.heartbeat or 0)
         self._period = heartbeat / 4 if heartbeat else None
         self._heartbeat_due = time.monotonic()
         self._wake_writer, self._wake_reader = socket.socketpair()
@@ -65,10 +66,6 @@ class AmqpConnection:
         self._wake_poll.register(self._wake_reader, select.POLLIN)
         self._fileno = self._socket.sock.fileno()
         self._polls_for_write = False
-
-    @property
-    def raw(self) -> Any:
-        return self._raw
 
     @property
     def is_stuck(self) -> bool:
@@ -93,7 +90,7 @@ class AmqpConnection:
 
     def channel(self, exchange: str, kind: Callable[..., C]) -> C:
         """Return a new channel of a kind, for publishing to an exchange."""
-        channel = kind(self, self._raw.channel(), exchange, self._raw.frame_max)
+        channel = kind(self, self.raw.channel(), exchange, self.raw.frame_max)
         self._channels[channel.number] = channel
         return channel
 
@@ -105,7 +102,7 @@ class AmqpConnection:
 
     def flush(self) -> None:
         """Send the appended frames. `wait` reports a lost connection."""
-        self._raw.bytes_sent += 1
+        self.raw.bytes_sent += 1
         self._socket.flush()
 
     def together(self) -> contextlib.AbstractContextManager[None]:
@@ -131,7 +128,7 @@ class AmqpConnection:
             now = time.monotonic()
             if now >= self._heartbeat_due:
                 self._heartbeat_due = now + self._period
-                self._transport.heartbeat_check(self._raw)
+                self._transport.heartbeat_check(self.raw)
             remaining = self._heartbeat_due - now
             timeout = remaining if timeout is None else min(timeout, remaining)
         if self._socket.is_stuck != self._polls_for_write:
@@ -176,7 +173,7 @@ class AmqpConnection:
 
         :raises Exception: a connection or channel error of kombu.
         """
-        source, raw = self._socket, self._raw
+        source, raw = self._socket, self.raw
         source.fill()
         raw.bytes_recv += 1
         while source.pending:
@@ -203,7 +200,7 @@ class AmqpConnection:
 
     def drop(self) -> None:
         """Close a broken connection without sending a close to the broker."""
-        self._raw.collect()
+        self.raw.collect()
 
     def close(self) -> None:
         """Close the connection; `drop` it if the broker would not read a close."""
@@ -228,7 +225,7 @@ class AmqpChannel:
         self.number: int = raw.channel_id
         #: Called in the connection's thread with each confirm of the broker: `(number, multiple)`.
         self.on_receipt: Callable[[int, bool], None] | None = None
-        self._frames = frames.Frames(self.number, exchange, frame_max)
+        self.encoder = frames.Frames(self.number, exchange, frame_max)
         self._handlers: dict[str, Handle] = {}
         # Unacknowledged deliveries, in order.
         self._unacknowledged: dict[int, None] = {}
@@ -266,7 +263,7 @@ class AmqpChannel:
 
     def receipt(self, delivery: Delivery) -> bytes:
         """Return the frame that acknowledges a claimed delivery."""
-        return self._frames.ack(delivery.delivery_tag)
+        return self.encoder.ack(delivery.delivery_tag)
 
     def ack(self, delivery: Delivery) -> None:
         with self._settling:
@@ -290,7 +287,7 @@ class AmqpChannel:
             for each in front:
                 self.claim(each)
             if front:
-                self.connection.put(self._frames.ack(front[-1].delivery_tag, multiple=True))
+                self.connection.put(self.encoder.ack(front[-1].delivery_tag, multiple=True))
             for each in unclaimed.values():
                 if self.claim(each):
                     self.connection.put(self.receipt(each))
@@ -301,13 +298,6 @@ class AmqpChannel:
         with self._settling:
             if self.claim(delivery):
                 self.raw.basic_reject(delivery.delivery_tag, requeue=requeue)
-
-    def frames(self, key: str, mandatory: bool, head: bytes, body: bytes) -> bytes:
-        """Return the frames that publish a message.
-
-        :raises Exception: if it cannot be encoded.
-        """
-        return self._frames.publish(key, mandatory, head, body)
 
 
 def _milliseconds(timeout: float | None) -> int | None:
