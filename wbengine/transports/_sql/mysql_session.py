@@ -16,6 +16,7 @@ from wbengine import _sql, exceptions
 from wbengine._text import data_formats
 from wbengine.transports._sql import mysql_statements as sql
 from wbengine.transports._sql import request_tables
+from wbengine.transports._sql.sql_kind import code_of
 from wbengine.transports._sql.sql_session import Session, Statement
 
 __all__ = ["LOST", "MySQLSession", "check_version"]
@@ -127,13 +128,13 @@ class MySQLSession(Session):
     def _roll_back(self, error: BaseException) -> None:
         with contextlib.suppress(pymysql.Error):
             # An interrupt may have left a part of a reply unread.
-            if _code(error) in _LOST_CODES or not isinstance(error, pymysql.Error):
+            if code_of(error) in _LOST_CODES or not isinstance(error, pymysql.Error):
                 self._driver.close()
             elif not self.is_broken:
                 self._driver.rollback()
 
     def _is_conflict(self, error: BaseException) -> bool:
-        return _code(error) in _CONFLICTS
+        return code_of(error) in _CONFLICTS
 
     @property
     def is_broken(self) -> bool:
@@ -164,7 +165,3 @@ def check_version(place: str, version: str) -> None:
         raise exceptions.TransportFailure(
             f"{place}: {name} must be version {least[0]}.{least[1]} or later, got {version}"
         )
-
-
-def _code(error: BaseException) -> Any:
-    return error.args[0] if error.args else None

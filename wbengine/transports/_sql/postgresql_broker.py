@@ -18,7 +18,7 @@ from wbengine import exceptions
 from wbengine.transports._broker import Delivery
 from wbengine.transports._sql import postgresql_statements as sql
 from wbengine.transports._sql.postgresql_session import LOST, PostgreSQLSession
-from wbengine.transports._sql.sql_broker import SQLBroker, Take
+from wbengine.transports._sql.sql_broker import SQLBroker, Take, columns
 from wbengine.transports._sql.sql_session import Statement
 
 __all__ = ["PostgreSQLBroker"]
@@ -177,5 +177,4 @@ def _ranges(queues: Iterable[str], marks: Mapping[str, Mark]) -> dict[str, list[
         place, n = marks.get(queue, (0, 0))
         parts += [(queue, 0, 0, place)] * (place > 0)
         parts.append((queue, place, n, _END_PLACE))
-    names = "queues", "places", "lows", "befores"
-    return {name: [part[number] for part in parts] for number, name in enumerate(names)}
+    return columns(("queues", "places", "lows", "befores"), parts)

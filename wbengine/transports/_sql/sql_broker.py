@@ -43,7 +43,7 @@ from wbengine.transports._ledger import Opening, RowAccess
 from wbengine.transports._nudge import Nudge
 from wbengine.transports._sql.sql_session import Place, Session, Statement
 
-__all__ = ["SQLBroker"]
+__all__ = ["SQLBroker", "Take", "columns"]
 
 LOG = logging.getLogger(__name__)
 
@@ -98,12 +98,7 @@ class SQLBroker(Broker):
     #: The module of the statements.
     sql: ClassVar[Any]
 
-    def __init__(
-        self,
-        place: Place,
-        rows: RowAccess,
-        dead_after: float,
-    ) -> None:
+    def __init__(self, place: Place, rows: RowAccess, dead_after: float) -> None:
         super().__init__()
         self._closed = True
         self.place = place
@@ -204,7 +199,7 @@ class SQLBroker(Broker):
         def work(routes: Routed) -> Statement:
             messages = [(q, *row) for row, queues in zip(rows, routes, strict=True) for q in queues]
             names = "queues", "places", "ids", "epochs", "data"
-            return self.sql.PUBLISH, _columns(names, messages)
+            return self.sql.PUBLISH, columns(names, messages)
 
         _, routes, _ = self._send(frames, work)
         return map(bool, routes)
@@ -219,8 +214,8 @@ class SQLBroker(Broker):
         ]  # fmt: skip
 
         def work(routes: Routed) -> Statement:
-            columns = _columns(("ids", "epochs", "tried", "fences", "runs", "data"), given)
-            return self.sql.OPEN_AND_PUBLISH, {**columns, **_places(routes, frames)}
+            values = columns(("ids", "epochs", "tried", "fences", "runs", "data"), given)
+            return self.sql.OPEN_AND_PUBLISH, {**values, **_places(routes, frames)}
 
         try:
             _, routes, _ = self._send(frames, work)
@@ -241,14 +236,11 @@ class SQLBroker(Broker):
             for each, (_, n) in zip(batch, tokens, strict=True)
         ]
         frames = [each.reply for each in batch]
-        owner = {
-            "holder": self._rows.holder,
-            "consumers": [*{name for name, _ in tokens}],
-        }
+        owner = {"holder": self._rows.holder, "consumers": [*{name for name, _ in tokens}]}
 
         def work(routes: Routed) -> Statement:
-            columns = _columns(("ids", "epochs", "taken", "data"), given)
-            return self.sql.FINISH, {**owner, **columns, **_places(routes, frames)}
+            values = columns(("ids", "epochs", "taken", "data"), given)
+            return self.sql.FINISH, {**owner, **values, **_places(routes, frames)}
 
         rows, _, taken = self._send(frames, work, take_order)
         for each in batch:
@@ -568,7 +560,8 @@ class SQLBroker(Broker):
             self._nudge.close()
 
 
-def _columns(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> dict[str, list[Any]]:
+def columns(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> dict[str, list[Any]]:
+    """Return the values of rows by the names of their columns."""
     return {name: [row[place] for row in rows] for place, name in enumerate(names)}
 
 
@@ -579,4 +572,4 @@ def _places(routes: Iterable[Sequence[str]], frames: Sequence[Frame]) -> dict[st
         for number, queues in enumerate(routes, 1)
         for queue in queues
     ]
-    return _columns(("numbers", "queues", "places"), rows)
+    return columns(("numbers", "queues", "places"), rows)

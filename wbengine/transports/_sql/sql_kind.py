@@ -146,19 +146,20 @@ class MySQLKind(SQLKind):
             return "nothing listens there (connection refused)"
         if "timed out" in text:
             return "it does not answer"
-        if _code(error) in _MYSQL_LOST:
+        if code_of(error) in _MYSQL_LOST:
             return "the connection was lost"
         return " ".join(text.split()) or None
 
     def may_pass(self, error: BaseException) -> bool:
         cause = self.find(error)
-        return cause is not None and _code(cause) in _MYSQL_PASSING_CODES
+        return cause is not None and code_of(cause) in _MYSQL_PASSING_CODES
 
     def is_refusal(self, error: BaseException) -> bool:
-        return self.is_own(error) and _code(error) in _MYSQL_REFUSALS
+        return self.is_own(error) and code_of(error) in _MYSQL_REFUSALS
 
 
-def _code(error: BaseException) -> Any:
+def code_of(error: BaseException) -> Any:
+    """Return the number of an error of MySQL."""
     return error.args[0] if error.args else None
 
 
