@@ -153,10 +153,6 @@ def _reject(key: str, what: str, value: Any) -> ValueError:
     return ValueError(f"Option {key} must be {what}, got {value!r:.80}")
 
 
-def _pool_size(key: str, value: Any) -> int:
-    return named_options.whole(key, value)
-
-
 def _overflow(key: str, value: Any) -> int:
     return -1 if value in (-1, "-1") else named_options.whole(key, value)
 
@@ -198,7 +194,7 @@ _NULLABLE_OPTIONS: Final = ("idle_timeout", "mysql_sql_mode", "prepare_threshold
 
 OPTIONS: Final[Mapping[str, named_options.Reader]] = {
     "max_retries": named_options.whole,
-    "max_pool_size": _pool_size,
+    "max_pool_size": named_options.whole,
     "max_overflow": _overflow,
     "pool_timeout": named_options.number,
     "idle_timeout": _seconds,

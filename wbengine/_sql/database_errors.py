@@ -82,9 +82,9 @@ def convert_errors(
         raise kind(f"{what} failed: {_line(str(error))}") from error
 
 
-def is_unreachable(error: sa.exc.DBAPIError) -> bool:
+def is_unreachable(error: BaseException) -> bool:
     """Return True if connecting failed for a possibly temporary reason."""
-    orig = error.orig
+    orig = getattr(error, "orig", None)
     if not isinstance(error, sa.exc.OperationalError | sa.exc.InterfaceError) or orig is None:
         return False
     text, code = str(orig), _code(orig)
@@ -97,20 +97,15 @@ def is_unreachable(error: sa.exc.DBAPIError) -> bool:
 
 def is_conflict(error: sa.exc.DBAPIError) -> bool:
     """Return True if the transaction was rolled back only because of another one."""
-    orig = error.orig
-    if orig is None:
-        return False
-    code = _code(orig)
+    code = _code(error.orig)
     if isinstance(code, int):
         return code in _MYSQL_CONFLICTS
-    return _sqlstate(orig) in _POSTGRESQL_CONFLICTS
+    return _sqlstate(error.orig) in _POSTGRESQL_CONFLICTS
 
 
 def is_locked(error: sa.exc.DBAPIError) -> bool:
     """Return True if a statement waited too long for a lock of another transaction."""
     orig = error.orig
-    if orig is None:
-        return False
     if isinstance(orig, sqlite3.Error):
         return getattr(orig, "sqlite_errorcode", 0) & 0xFF in _SQLITE_LOCKED
     code = _code(orig)
@@ -139,12 +134,12 @@ def _why_unusable(place: str) -> str:
     return "" if os.access(folder, os.W_OK) else f" (the folder {folder} is not writable)"
 
 
-def _sqlstate(orig: BaseException) -> object:
+def _sqlstate(orig: BaseException | None) -> object:
     return getattr(orig, "sqlstate", getattr(orig, "pgcode", None))
 
 
-def _code(orig: BaseException) -> object:
-    return orig.args[0] if orig.args else None
+def _code(orig: BaseException | None) -> object:
+    return orig.args[0] if orig is not None and orig.args else None
 
 
 def _description(error: sa.exc.DBAPIError) -> str:

@@ -166,13 +166,9 @@ def _connect(engine: sa.Engine) -> sa.Connection:
     import tenacity  # Imported here, because it is slow and rarely needed.
 
     retrying: tenacity.Retrying = tenacity.Retrying(
-        retry=tenacity.retry_if_exception(_unreachable),
+        retry=tenacity.retry_if_exception(database_errors.is_unreachable),
         stop=tenacity.stop_after_attempt(retries),
         wait=tenacity.wait_exponential(multiplier=0.1, max=2),
         reraise=True,
     )
     return retrying(engine.connect)
-
-
-def _unreachable(error: BaseException) -> bool:
-    return isinstance(error, sa.exc.DBAPIError) and database_errors.is_unreachable(error)
