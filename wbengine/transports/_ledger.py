@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import abc
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
@@ -456,6 +456,12 @@ class Ledger(abc.ABC):
 
     def close(self) -> None:  # noqa: B027 - most ledgers have nothing to free
         """Remove this process's holders that have no rows, and free resources."""
+
+
+def batches(values: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    """Split values into parts of at most `size`."""
+    for start in range(0, len(values), size):
+        yield values[start : start + size]
 
 
 def call_each(

@@ -11,8 +11,8 @@ import abc
 import functools
 import logging
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from wbengine import exceptions
 from wbengine.transports import _ledger
@@ -20,8 +20,6 @@ from wbengine.transports import _ledger
 __all__ = ["CLAIMED", "DONE", "OPEN", "Statements", "TableLedger", "Tables", "replacing_open_rows"]
 
 LOG = logging.getLogger(__name__)
-
-_T = TypeVar("_T")
 
 #: Values of the column `state`.
 OPEN: Final = _ledger.STATES.index(_ledger.ROW_OPEN)
@@ -185,7 +183,7 @@ class TableLedger(_ledger.Ledger):
     def _open(self, rows: Sequence[_ledger.FencedRow[int]]) -> None:
         # A statement changes each row once; the highest epoch is the last one.
         distinct_rows = {row[0]: row for row in sorted(rows)}
-        for batch in _batches([*distinct_rows.values()]):
+        for batch in _ledger.batches([*distinct_rows.values()], _MAX_ROWS_PER_STATEMENT):
             values = {
                 f"{name}{n}": value
                 for n, row in enumerate(batch)
@@ -214,7 +212,7 @@ class TableLedger(_ledger.Ledger):
         return self._execute_each("revoking", self._sql.revoke, [_arguments(*row) for row in rows])
 
     def _drop(self, ids: Sequence[str]) -> None:
-        for batch in _batches(ids):
+        for batch in _ledger.batches(ids, _MAX_ROWS_PER_STATEMENT):
             self._execute("dropping", self._sql.drop, {"ids": sorted(batch)})
 
     def _claim(self, id: str, epoch: int, holder: str) -> _ledger.Claim:
@@ -260,7 +258,7 @@ class TableLedger(_ledger.Ledger):
     def _states(self, ids: Sequence[str]) -> list[_ledger.Row | exceptions.LedgerFailure | None]:
         rows: dict[str, _ledger.Row] = {}
         try:
-            for batch in _batches(ids):
+            for batch in _ledger.batches(ids, _MAX_ROWS_PER_STATEMENT):
                 for id, epoch, state, holder, data in self._read(
                     "asking", self._sql.find, {"ids": [*batch]}
                 ):
@@ -308,8 +306,3 @@ class TableLedger(_ledger.Ledger):
 
 def _arguments(id: str, epoch: int | None, fence: _ledger.Fence) -> dict[str, Any]:
     return {"id": id, "epoch": epoch, "fence": fence.id, "number": fence.number}
-
-
-def _batches(rows: Sequence[_T]) -> Iterator[Sequence[_T]]:
-    for start in range(0, len(rows), _MAX_ROWS_PER_STATEMENT):
-        yield rows[start : start + _MAX_ROWS_PER_STATEMENT]

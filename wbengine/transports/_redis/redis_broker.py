@@ -29,7 +29,7 @@ from wbengine._introspection import object_names
 from wbengine._redis.lua_scripts import Step
 from wbengine._text import data_formats
 from wbengine.backoff import Backoff
-from wbengine.transports import _encoding
+from wbengine.transports import _encoding, _ledger
 from wbengine.transports._broker import MAX_READY, Broker, Consumer, Delivery, Finish, Frame
 from wbengine.transports._ledger import Opening, RowAccess
 from wbengine.transports._redis import redis_link, redis_scripts
@@ -426,7 +426,7 @@ class RedisBroker(Broker):
             fields.setdefault((message.token[0], is_large), []).append(_field(message))
         count = 0
         for (consumer, is_large), names in fields.items():
-            for part in redis_link.portions(names):
+            for part in _ledger.batches(names, redis_link.MAX_SCRIPT_VALUES):
                 if is_large:
                     count += self._run(redis_scripts.requeue(consumer, part, is_refused=True))
                 else:

@@ -36,7 +36,7 @@ from wbengine._redis.lua_scripts import Step
 from wbengine._text import data_formats
 from wbengine.transports import _ledger
 from wbengine.transports._redis import redis_scripts
-from wbengine.transports._redis.redis_link import Link, Place, Pool, portions
+from wbengine.transports._redis.redis_link import MAX_SCRIPT_VALUES, Link, Place, Pool
 from wbengine.transports._redis.redis_scripts import ClaimAttempt, Opened, RoutedBatch
 
 if TYPE_CHECKING:
@@ -246,7 +246,7 @@ class RedisLedger(_ledger.Ledger):
         return done
 
     def _open(self, rows: Sequence[_ledger.FencedRow[int]]) -> None:
-        for batch in portions(rows):
+        for batch in _ledger.batches(rows, MAX_SCRIPT_VALUES):
             self.open_and_publish(
                 [_ledger.Opening(*row) for row in batch],
                 lambda script: self._pool.run(script(RoutedBatch("", ()))),
@@ -309,7 +309,7 @@ class RedisLedger(_ledger.Ledger):
     ) -> Sequence[bool | exceptions.LedgerFailure | None]:
         results: list[bool | exceptions.LedgerFailure | None] = []
         try:
-            for batch in portions(rows):
+            for batch in _ledger.batches(rows, MAX_SCRIPT_VALUES):
                 (removed, count), is_retry = self._run(redis_scripts.revoke_rows(batch))
                 self.note_count(count)
                 results += [
@@ -321,13 +321,13 @@ class RedisLedger(_ledger.Ledger):
         return results
 
     def _drop(self, ids: Sequence[str]) -> None:
-        for batch in portions(ids):
+        for batch in _ledger.batches(ids, MAX_SCRIPT_VALUES):
             self._run(redis_scripts.drop_rows(batch))
 
     def _states(self, ids: Sequence[str]) -> list[_ledger.Row | exceptions.LedgerFailure | None]:
         states: list[_ledger.Row | exceptions.LedgerFailure | None] = []
         try:
-            for batch in portions(ids):
+            for batch in _ledger.batches(ids, MAX_SCRIPT_VALUES):
                 read_count = 0
                 while read_count < len(batch):
                     rows, _ = self._run(redis_scripts.read_rows(batch[read_count:]))

@@ -15,7 +15,7 @@ import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Generic, TypeVar
 from urllib.parse import parse_qsl, unquote
@@ -46,7 +46,7 @@ T = TypeVar("T")
 DEFAULT_PREFIX: Final = "wbengine"
 
 #: Maximum number of values in one call: Lua permits 8,000.
-_MAX_SCRIPT_VALUES: Final = 1000
+MAX_SCRIPT_VALUES: Final = 1000
 #: Idle time after which a connection is checked before use.
 _HEALTH_CHECK_SECONDS: Final = 30
 #: Maximum time until a waiting consumer polls: a wake-up is lost if its receiver dies.
@@ -457,9 +457,3 @@ class Pool:
     def close(self) -> None:
         self._closed = True
         self._close_idle()
-
-
-def portions(things: Sequence[T]) -> Iterator[Sequence[T]]:
-    """Split values into parts that fit into one call of a script."""
-    for start in range(0, len(things), _MAX_SCRIPT_VALUES):
-        yield things[start : start + _MAX_SCRIPT_VALUES]
