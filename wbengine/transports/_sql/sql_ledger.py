@@ -145,22 +145,17 @@ class SQLLedger(TableLedger):
         self._shown = sa.URL.create(
             options.dialect, host=url.host, port=url.port, database=url.database
         ).render_as_string()
-        servers = options.dialect != dialects.SQLITE
-        self._ends = contextlib.ExitStack()
-        if servers:
-            self._engine = _shared.acquire(place, options)
-            self._ends.callback(_shared.release, place)
-        else:
-            self._engine = _make_engine(options)
-            self._ends.callback(_sql.dispose, self._engine)
-        self._batch_engine = (
-            self._engine.execution_options(isolation_level=_READ_COMMITTED)
-            if servers
-            else self._engine
-        )
         # A read transaction of an SQLite file does not wait for writers. On a server it would only
         # add round trips.
-        self._reads_as_write = servers
+        self._reads_as_write = options.dialect != dialects.SQLITE
+        self._ends = contextlib.ExitStack()
+        if options.dialect == dialects.SQLITE:
+            self._engine = self._batch_engine = _make_engine(options)
+            self._ends.callback(_sql.dispose, self._engine)
+        else:
+            self._engine = _shared.acquire(place, options)
+            self._ends.callback(_shared.release, place)
+            self._batch_engine = self._engine.execution_options(isolation_level=_READ_COMMITTED)
         # Id, epoch and holder of claims without a reply, whose rows may be claimed.
         self._unanswered_claims: set[tuple[str, int, str]] = set()
         try:
