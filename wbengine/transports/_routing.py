@@ -13,10 +13,6 @@ from collections.abc import Iterable, Sequence
 _MAX_CACHED_KEYS = 4096
 
 
-def is_wild(pattern: str) -> bool:
-    return "*" in pattern or "#" in pattern
-
-
 def matches(pattern: Sequence[str], words: Sequence[str]) -> bool:
     """Match the words of a routing key with those of a topic pattern, in O(len x len)."""
     p = w = 0
@@ -50,7 +46,7 @@ class RoutingTable:
         self._wild: list[tuple[list[str], str]] = []
         self._memo: dict[str, tuple[str, ...]] = {}
         for key, queue in bindings:
-            if is_wild(key):
+            if "*" in key or "#" in key:
                 self._wild.append((key.split("."), queue))
             else:
                 self._exact.setdefault(key, {})[queue] = None

@@ -198,10 +198,6 @@ class RedisBroker(Broker):
         names = self._link.call("HKEYS", f"{self.place.prefix}b")
         return redis_scripts.read_routes(b"%b:%b" % (data_id or b"", version or b""), names)
 
-    def _redeclare(self) -> None:
-        queues = [DeclaredQueue(*queue) for queue in tuple(self._queues.items())]
-        self._declare(queues, tuple(self._bindings))
-
     def publish_many(self, frames: Sequence[Frame]) -> Iterator[bool]:
         """Publish messages in one step, with one round trip unless the routing has changed."""
         return map(bool, self.publish_with(redis_scripts.publish, frames))
@@ -403,15 +399,13 @@ class RedisBroker(Broker):
         self._declared_at = time.monotonic()
         self._consumer_name = self._data_id = ""
         if self._rows.holder:
-            self._restore_ledger()
-        self._redeclare()
-
-    def _restore_ledger(self) -> None:
-        """Restore the identity in an empty server before a new process creates another one."""
-        try:
-            self._rows.ledger.restore()
-        except exceptions.LedgerFailure as error:
-            LOG.debug("%s", error)
+            # In an empty server, before a new process creates another identity of the ledger.
+            try:
+                self._rows.ledger.restore()
+            except exceptions.LedgerFailure as error:
+                LOG.debug("%s", error)
+        queues = [DeclaredQueue(*queue) for queue in tuple(self._queues.items())]
+        self._declare(queues, tuple(self._bindings))
 
     def settle_many(self, deliveries: Sequence[Delivery]) -> bool:
         """Acknowledge messages, in one step for each consumer name.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import select
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
 import psycopg
@@ -80,11 +80,6 @@ class PostgreSQLSession(Session):
         connection.exec_driver_sql(sql.TABLES)
         connection.exec_driver_sql(sql.CREATE_ABOUT, {"format": data_formats.QUEUES.written})
 
-    def _execute(self, statement: str, values: Mapping[str, Any] | None) -> list[Any]:
-        cursor = self._driver.cursor(binary=True)
-        cursor.execute(statement, values)
-        return _rows(cursor)
-
     def _execute_all(self, transactions: Sequence[Sequence[Statement]]) -> list[list[Any]]:
         rows = self._execute_together(transactions[0])
         for statements in transactions[1:]:
@@ -101,7 +96,9 @@ class PostgreSQLSession(Session):
     def _execute_together(self, statements: Sequence[Statement]) -> list[list[Any]]:
         """Execute a transaction. A pipeline takes longer than a single statement."""
         if len(statements) == 1:
-            return [self._execute(*statements[0])]
+            cursor = self._driver.cursor(binary=True)
+            cursor.execute(*statements[0])
+            return [_rows(cursor)]
         cursors: list[psycopg.Cursor[Any]] = []
         failures: list[psycopg.Error] = []
         # With a pipeline that an exception leaves, psycopg would log failures that follow from it.
