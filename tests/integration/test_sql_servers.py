@@ -49,7 +49,7 @@ def backend(url: str) -> Iterator[sql.SQLBackend]:
 
 
 def kill_others(url: str) -> None:
-    engine = _sql.make_engine(url)
+    engine = _sql.make_engine(_sql.parse(url))
     with engine.connect() as connection:
         found = connection.execute(sa.text(KILL[engine.dialect.name])).scalars().all()
         for statement in found if engine.dialect.name == "mysql" else ():
@@ -78,7 +78,7 @@ def test_lost_connections_are_replaced(url: str, backend: sql.SQLBackend) -> Non
 def test_pool_does_not_log_traceback_of_lost_connection(
     url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    engine = _sql.make_engine(url)
+    engine = _sql.make_engine(_sql.parse(url))
     connection = engine.raw_connection()
     connection.cursor().execute("SELECT 1")
     kill_others(url)
@@ -93,7 +93,7 @@ def test_connections_to_postgresql_show_their_program(
     postgresql_url: str,
 ) -> None:
     for query, name in ("", f"wbengine {os.getpid()}@"), ("?application_name=mine", "mine"):
-        engine = _sql.make_engine(postgresql_url + query)
+        engine = _sql.make_engine(_sql.parse(postgresql_url + query))
         with engine.connect() as connection:
             shown = connection.execute(sa.text("SHOW application_name")).scalar()
             assert str(shown).startswith(name)
@@ -301,7 +301,7 @@ def test_wrong_password_is_one_error_without_the_password(server: servers.Server
 
 def test_connection_is_retried_as_often_as_configured(server: servers.Server, url: str) -> None:
     tried = []
-    engine = _sql.make_engine(url, {"max_retries": 2})
+    engine = _sql.make_engine(_sql.parse(url, {"max_retries": 2}))
 
     def refuse_first(dialect: Any, record: Any, arguments: Any, options: dict[str, Any]) -> None:
         tried.append(1)
@@ -313,7 +313,9 @@ def test_connection_is_retried_as_often_as_configured(server: servers.Server, ur
     engine.dispose()
     assert tried == [1] * 3
     tried.clear()
-    never = _sql.make_engine(f"{url.replace(str(server.port), '1')}", {"max_retries": 0})
+    never = _sql.make_engine(
+        _sql.parse(f"{url.replace(str(server.port), '1')}", {"max_retries": 0})
+    )
     sa.event.listen(never, "do_connect", lambda *told: tried.append(1))
     with pytest.raises(exceptions.StorageFailure, match=r"(?i)^Asking failed: .*refused"):
         _sql.transact(never, "Asking", lambda it: it.scalar(one))
@@ -335,7 +337,7 @@ def test_mysql_sql_mode_is_strict_unless_configured(mariadb_url: str) -> None:
     ask = sa.text("SELECT @@sql_mode")
     modes = []
     for options in ({}, {"mysql_sql_mode": "ANSI_QUOTES"}, {"mysql_sql_mode": None}):
-        engine = _sql.make_engine(mariadb_url, options)
+        engine = _sql.make_engine(_sql.parse(mariadb_url, options))
         modes.append(_sql.transact(engine, "Asking", lambda it: str(it.scalar(ask)), write=False))
         engine.dispose()
     assert "STRICT_ALL_TABLES" in modes[0] and modes[1] == "ANSI_QUOTES"

@@ -127,7 +127,7 @@ def test_messages_of_a_killed_child_survive_the_parents_transport(
 
 
 def test_file_is_watched_again_after_a_fork(tmp_path: Path) -> None:
-    engine = _sql.make_engine(f"sqlite:///{tmp_path}/s.db")
+    engine = _sql.make_engine(_sql.parse(f"sqlite:///{tmp_path}/s.db"))
     _sql.transact(engine, "Creating", lambda it: it.exec_driver_sql("CREATE TABLE due (due)"))
     calls: list[int] = []
     ended = threading.Event()

@@ -285,7 +285,7 @@ def test_interrupted_transaction_does_not_lock_the_file(
 ) -> None:
     """The traceback of the interrupt keeps every object alive, as `sys.last_value` does."""
     leased_flows(backend, "flow")
-    engine = _sql.make_engine(f"sqlite:///{path}")
+    engine = _sql.make_engine(_sql.parse(f"sqlite:///{path}"))
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt

@@ -145,11 +145,11 @@ def test_invalid_url_error_shows_the_format_without_password(url: str) -> None:
 
 def test_unknown_missing_and_asyncio_drivers_are_rejected() -> None:
     with pytest.raises(ValueError, match="nothing"):
-        _sql.make_engine("postgresql+nothing://h/d")
+        _sql.make_engine(_sql.parse("postgresql+nothing://h/d"))
     with pytest.raises(ImportError, match=r"mysql\+mysqldb.*not installed"):
-        _sql.make_engine("mysql+mysqldb://h/d")
+        _sql.make_engine(_sql.parse("mysql+mysqldb://h/d"))
     with pytest.raises(ValueError, match="asyncio"):
-        _sql.make_engine("postgresql+psycopg_async://h/d")
+        _sql.make_engine(_sql.parse("postgresql+psycopg_async://h/d"))
 
 
 def test_backend_is_created_without_connecting_or_showing_secrets() -> None:
@@ -165,10 +165,12 @@ def test_backend_is_created_without_connecting_or_showing_secrets() -> None:
 
 def test_connection_pool_has_the_requested_size() -> None:
     """An in-memory database has one connection."""
-    made = _sql.make_engine("sqlite:////tmp/x.db", {"max_pool_size": 3, "max_overflow": 2})
+    made = _sql.make_engine(
+        _sql.parse("sqlite:////tmp/x.db", {"max_pool_size": 3, "max_overflow": 2})
+    )
     assert isinstance(made.pool, pool.QueuePool)
     assert made.pool.size() == 3 and made.pool._max_overflow == 2
-    alone = _sql.make_engine("sqlite://", {"max_pool_size": 3})
+    alone = _sql.make_engine(_sql.parse("sqlite://", {"max_pool_size": 3}))
     assert isinstance(alone.pool, pool.QueuePool)
     assert alone.pool.size() == 1 and alone.pool._max_overflow == 0
 

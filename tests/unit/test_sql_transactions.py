@@ -30,7 +30,7 @@ def execute(text: str, **values: Any) -> Any:
 
 @pytest.fixture
 def engine(tmp_path: Path) -> Iterator[sa.Engine]:
-    made = _sql.make_engine(f"sqlite:///{tmp_path}/x.db")
+    made = _sql.make_engine(_sql.parse(f"sqlite:///{tmp_path}/x.db"))
     _sql.transact(
         made,
         "Making",
@@ -69,7 +69,7 @@ def test_interrupted_non_durable_write_leaves_later_writes_durable(engine: sa.En
 
 def test_postgresql_commits_asynchronously_if_not_durable(postgresql_url: str) -> None:
     """An example is a lease. The next write is durable again."""
-    made = _sql.make_engine(postgresql_url)
+    made = _sql.make_engine(_sql.parse(postgresql_url))
     try:
         for durable, level in [(True, "on"), (False, "off"), (True, "on")]:
             found = _sql.transact(
@@ -181,7 +181,7 @@ def test_ledger_errors_are_ledger_failures(engine: sa.Engine) -> None:
 def test_file_that_is_not_a_database_raises_corrupt_record(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
     path.write_bytes(b"all but a database" * 100)
-    engine = _sql.make_engine(f"sqlite:///{path}")
+    engine = _sql.make_engine(_sql.parse(f"sqlite:///{path}"))
     with pytest.raises(exceptions.CorruptRecord, match=r"Reading failed.*not a database") as caught:
         _sql.transact(engine, "Reading", execute("SELECT 1"), write=False)
     assert caught.value.path == str(path)
@@ -198,7 +198,7 @@ UNUSABLE_PATHS = {
 
 @pytest.mark.parametrize(("path", "reason"), UNUSABLE_PATHS.values(), ids=UNUSABLE_PATHS)
 def test_unusable_path_is_named_in_the_error(tmp_path: Path, path: str, reason: str) -> None:
-    engine = _sql.make_engine(f"sqlite:///{path.format(tmp_path)}")
+    engine = _sql.make_engine(_sql.parse(f"sqlite:///{path.format(tmp_path)}"))
     with pytest.raises(
         exceptions.StorageFailure, match=f"^Reading failed: unable to open.*{reason}"
     ):
@@ -223,13 +223,13 @@ def test_full_disk_rolls_back_and_writing_succeeds_later(engine: sa.Engine) -> N
 
 def test_exhausted_pool_error_names_the_option(tmp_path: Path) -> None:
     """An in-memory database has one connection."""
-    engine = _sql.make_engine("sqlite://", {"pool_timeout": 0})
+    engine = _sql.make_engine(_sql.parse("sqlite://", {"pool_timeout": 0}))
     with engine.connect(), pytest.raises(exceptions.StorageFailure, match="max_pool_size"):
         _sql.transact(engine, "Reading", execute("SELECT 1"))
 
 
 def test_in_memory_database_is_shared_by_all_threads() -> None:
-    engine = _sql.make_engine("sqlite://")
+    engine = _sql.make_engine(_sql.parse("sqlite://"))
     _sql.transact(engine, "Making", lambda it: it.execute(sa.text("CREATE TABLE t (k, v)")))
     row = {"k": "a", "v": "b"}
     call_in_threads(
@@ -241,7 +241,7 @@ def test_in_memory_database_is_shared_by_all_threads() -> None:
 def test_statements_are_logged_without_values(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    engine = _sql.make_engine(f"sqlite:///{tmp_path}/x.db", {"log_statements": True})
+    engine = _sql.make_engine(_sql.parse(f"sqlite:///{tmp_path}/x.db", {"log_statements": True}))
     with caplog.at_level(logging.DEBUG, logger="wbengine"):
         _sql.transact(engine, "Reading", execute("SELECT :a", a="confidential"), write=False)
     assert "SELECT ?" in caplog.text and "confidential" not in caplog.text

@@ -155,7 +155,7 @@ def watch(
     simulated, due = Time(step, checks), list[int]()
     monkeypatch.setattr(notifications, "time", simulated)
     path = file.execute("PRAGMA database_list").fetchone()[2]
-    engine = _sql.make_engine(f"sqlite:///{path}")
+    engine = _sql.make_engine(_sql.parse(f"sqlite:///{path}"))
     _sql.watch(
         engine, "SELECT seconds FROM due", {}, lambda: due.append(simulated.number), 5 / 64,
         simulated.is_over,

@@ -3,7 +3,7 @@
 This package serves the stores of flows and the ledger of workers, with SQLAlchemy Core, without an
 ORM. `dialects` contains the differences between SQLite, MariaDB and MySQL, and PostgreSQL.
 
-    engine = make_engine("postgresql://me:secret@host/flows", {"max_pool_size": 4})
+    engine = make_engine(parse("postgresql://me:secret@host/flows", {"max_pool_size": 4}))
     row = transact(engine, "Reading a row", lambda connection: connection.execute(...).one(),
                    write=False)
 """

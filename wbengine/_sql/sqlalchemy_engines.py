@@ -116,22 +116,15 @@ def _driver_options(driver: str) -> frozenset[str]:
     return frozenset()
 
 
-def make_engine(
-    url: str | connection_options.DatabaseOptions, option_values: Mapping[str, Any] | None = None
-) -> sa.Engine:
+def make_engine(settings: connection_options.DatabaseOptions) -> sa.Engine:
     """Create the engine for a database, without connecting.
 
     The engine is thread-safe, and works in a child process after a fork (where a database in memory
     is a copy). `dispose` closes it.
 
-    :raises ValueError: if the URL or an option is invalid.
+    :raises ValueError: if an option of the driver is invalid.
     :raises ImportError: if the driver is not installed. The message contains how to install it.
     """
-    settings = (
-        url
-        if isinstance(url, connection_options.DatabaseOptions)
-        else connection_options.parse(url, option_values)
-    )
     driver = settings.url.get_driver_name()
     _check_driver_options(settings)
     arguments: dict[str, Any] = {
