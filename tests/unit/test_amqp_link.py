@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -71,9 +72,9 @@ class Consuming(amqp_link.AmqpConsumer):
         self, channel: Channel | None = None, limit: int = 4, *, takes_requests: bool = True
     ) -> None:
         link: Any = Link()
-        connection: Any = None
+        connection: Any = SimpleNamespace(raw=SimpleNamespace(frame_max=4096))
         channel = channel or Channel()
-        super().__init__(link, [].append, takes_requests, connection, channel, "x", 4096)
+        super().__init__(link, [].append, takes_requests, connection, channel, "x")
         self.consume(("first", "second"), limit)
 
     def resume(self) -> None:

@@ -90,7 +90,7 @@ class AmqpConnection:
 
     def channel(self, exchange: str, kind: Callable[..., C]) -> C:
         """Return a new channel of a kind, for publishing to an exchange."""
-        channel = kind(self, self.raw.channel(), exchange, self.raw.frame_max)
+        channel = kind(self, self.raw.channel(), exchange)
         self._channels[channel.number] = channel
         return channel
 
@@ -217,7 +217,7 @@ class AmqpChannel:
     acknowledgement of a delivery would make the broker close the channel, so it is prevented.
     """
 
-    def __init__(self, connection: AmqpConnection, raw: Any, exchange: str, frame_max: int) -> None:
+    def __init__(self, connection: AmqpConnection, raw: Any, exchange: str) -> None:
         self.connection = connection
         #: The channel of py-amqp, for rare methods. Use it only in the connection's thread.
         self.raw = raw
@@ -225,7 +225,7 @@ class AmqpChannel:
         self.number: int = raw.channel_id
         #: Called in the connection's thread with each confirm of the broker: `(number, multiple)`.
         self.on_receipt: Callable[[int, bool], None] | None = None
-        self.encoder = frames.Frames(self.number, exchange, frame_max)
+        self.encoder = frames.Frames(self.number, exchange, connection.raw.frame_max)
         self._handlers: dict[str, Handle] = {}
         # Unacknowledged deliveries, in order.
         self._unacknowledged: dict[int, None] = {}

@@ -42,10 +42,9 @@ class AmqpConsumer(AmqpChannel, PushConsumer):
         connection: AmqpConnection,
         raw: Any,
         exchange: str,
-        frame_max: int,
     ) -> None:
         PushConsumer.__init__(self, handle, takes_requests)
-        AmqpChannel.__init__(self, connection, raw, exchange, frame_max)
+        AmqpChannel.__init__(self, connection, raw, exchange)
         self._link = link
         #: Publishes replies.
         self.replies: ReplyPublisher | None = None
