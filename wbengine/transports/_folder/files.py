@@ -19,7 +19,7 @@ _liveness_files: weakref.WeakSet[LivenessFile] = weakref.WeakSet()
 
 def _after_fork() -> None:
     for liveness_file in _liveness_files:
-        liveness_file.forget()
+        liveness_file.abandon()  # Closing this copy does not release the lock of the parent.
 
 
 if hasattr(os, "register_at_fork"):
@@ -107,9 +107,6 @@ class LivenessFile:
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
-
-    #: For a forked child: closing its copy does not release the lock of the parent.
-    forget = abandon
 
 
 def is_alive(folder: str, name: str) -> bool:
