@@ -116,7 +116,7 @@ async def run(source: Any, work: Callable[[Any], _T]) -> _T:
             result: _T = await source.run_sync(work)
             return result
     if _package_of(source, [_ASYNCPG]) and hasattr(source, "is_in_transaction"):
-        return await concurrency.greenlet_spawn(work, _AsyncpgConnection(source))
+        return await concurrency.greenlet_spawn(lambda: work(_adapted(source)))
     raise TypeError(f"connection must be {ASYNC_KINDS}, got {type(source).__qualname__}")
 
 
@@ -262,8 +262,8 @@ def _driver_of_django(source: Any) -> Any:
 
 def _wrapped(driver: Any) -> sa.Connection:
     """Return a connection of SQLAlchemy around one of a driver, which stays as it is."""
-    if isinstance(driver, _AsyncpgConnection):
-        return _around(driver.adapted(), _ASYNCPG_DIALECT)
+    if isinstance(driver, _BorrowedDriver):
+        return _around(driver, _ASYNCPG_DIALECT)
     package = _package_of(driver, _DRIVERS)
     if package is None or inspect.iscoroutinefunction(getattr(driver, "commit", None)):
         is_async = type(driver).__module__.startswith(_ASYNC_EXTENSION)
@@ -307,22 +307,19 @@ class _BorrowedDriver:
         return getattr(self._driver, name)
 
 
-class _AsyncpgConnection:
-    """A connection of asyncpg, within a greenlet of SQLAlchemy."""
+def _adapted(driver: Any) -> _BorrowedDriver:
+    """Return a connection of asyncpg as SQLAlchemy expects it; it begins no transactions.
 
-    def __init__(self, driver: Any) -> None:
-        self._driver = driver
+    Call this within a greenlet of SQLAlchemy.
+    """
 
-    def adapted(self) -> _BorrowedDriver:
-        """Return the connection as SQLAlchemy expects it; it begins no transactions."""
+    async def connect() -> Any:
+        return driver
 
-        async def connect() -> Any:
-            return self._driver
-
-        dialect = _dialect(_ASYNCPG_DIALECT)
-        adapted: Any = dialect.connect(async_creator_fn=connect)
-        dialect.set_isolation_level(adapted, "AUTOCOMMIT")
-        return _BorrowedDriver(adapted, adapted.cursor)
+    dialect = _dialect(_ASYNCPG_DIALECT)
+    adapted: Any = dialect.connect(async_creator_fn=connect)
+    dialect.set_isolation_level(adapted, "AUTOCOMMIT")
+    return _BorrowedDriver(adapted, adapted.cursor)
 
 
 def _plain_cursor(driver: Any) -> Any:
