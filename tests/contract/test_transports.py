@@ -19,7 +19,7 @@ import pytest
 
 from examples import table_transport
 from tests.seams import transports
-from tests.seams.transports import Side, Site, body, lay_out, producer
+from tests.seams.transports import Side, Site, body, lay_out
 from tests.support import python
 from wbengine import engines, exceptions, task
 from wbengine.patterns import linear_flow
@@ -376,10 +376,10 @@ def test_oversized_body_and_non_json_header_are_refused(side):
 
 PUBLISHER = """
 import sys
-from tests.seams.transports import connection, producer
+from tests.seams.transports import connection
 url, sender, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 with connection(url) as connection:
-    out = producer(connection.channel())
+    out = connection.channel()
     for number in range(count):
         assert out.publish([sender, number], exchange="ex", routing_key="k")
 """
@@ -590,9 +590,8 @@ def test_repeatedly_killed_consumers_lose_no_message(side, tmp_path):
     stop = threading.Event()
 
     def publish():
-        out = producer(side.out)
         for number in range(count):
-            out.publish(number, exchange="ex", routing_key="k")
+            side.out.publish(number, exchange="ex", routing_key="k")
             if number % 50 == 0:
                 stop.wait(0.02)  # spreads the messages over the kills
 

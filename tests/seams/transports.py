@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-import kombu
 import pytest
 
 from wbengine.engines.worker_based import proxy
@@ -44,7 +43,6 @@ __all__ = [
     "lay_out",
     "unlimited_drain_time",
     "no_polling",
-    "producer",
     "put_raw",
 ]
 
@@ -101,35 +99,19 @@ class OwnConnection:
 
 
 class OwnChannel(broker.Consumer):
-    """A consumer of a wbengine broker with the channel methods that producers and entities of kombu
-    use.
-    """
+    """A consumer of a wbengine broker with methods of a kombu channel."""
 
     def __init__(self, connection: broker.Broker) -> None:
         super().__init__(connection, lambda message: self._calls[message.queue](message))
         self.broker: Any = connection
         self._calls: dict[str, Callable[[Any], object]] = {}
         self._names: dict[str, str] = {}
-        self._alone: list[broker.Consumer] = []
-
-    def exchange_declare(self, exchange: str, type: str = "topic", **kwargs: Any) -> None:
-        assert type == "topic", "ours have no others"
-        self.broker.declare_exchange(exchange)
 
     def queue_declare(self, queue: str, exclusive: bool = False, **kwargs: Any) -> None:
         self.broker.declare_queue(queue, owned=exclusive)
 
     def queue_bind(self, queue: str, exchange: str, routing_key: str = "", **kwargs: Any) -> None:
         self.broker.bind(exchange, routing_key, queue)
-
-    def queue_unbind(self, queue: str, exchange: str, routing_key: str = "", **kw: Any) -> None:
-        self.broker.unbind(exchange, routing_key, queue)
-
-    def queue_delete(self, queue: str, **kwargs: Any) -> int:
-        return int(self.broker.delete_queue(queue))
-
-    def queue_purge(self, queue: str) -> int:
-        return int(self.broker.purge(queue))
 
     def publish(self, body: Any, exchange: str = "ex", routing_key: str = "k", **more: Any) -> bool:
         message = self.frame(body, exchange, routing_key, **more)
@@ -174,7 +156,6 @@ class OwnChannel(broker.Consumer):
     def basic_get(self, queue: str, no_ack: bool = False) -> Any:
         """Get one message, like a consumer with room for one."""
         alone = broker.Consumer(self.broker, _unused)
-        self._alone.append(alone)
         alone.consume((queue,), 1)
         self.broker.refresh()
         message = None
@@ -186,53 +167,28 @@ class OwnChannel(broker.Consumer):
             message.ack()
         return message
 
-    def basic_recover(self, requeue: bool) -> None:
-        for each in (self, *self._alone):
-            for message in tuple(each.credit.unsettled):
-                each.reject(message, requeue)
-
 
 def _unused(message: Any) -> None:
     """Do nothing: the message is fetched, not consumed."""
 
 
-def declare(channel: Any, queue: str = "", *keys: str) -> None:
+def declare(channel: OwnChannel, queue: str = "", *keys: str) -> None:
     """Declare the exchange and, if it is named, a queue with these binding keys."""
-    if isinstance(channel, OwnChannel):
-        channel.exchange_declare("ex")
-        if queue:
-            channel.queue_declare(queue)
-        for key in keys:
-            channel.queue_bind(queue, "ex", key)
-        return
-    exchange = kombu.Exchange("ex", type="topic")
-    exchange(channel).declare()
+    channel.broker.declare_exchange("ex")
     if queue:
-        bindings = [kombu.binding(exchange, routing_key=key) for key in keys]
-        # wbengine brokers have priorities without this argument.
-        kombu.Queue(queue, bindings=bindings, max_priority=9)(channel).declare()
-
-
-def producer(channel: Any) -> Any:
-    """Return an object that publishes on a channel."""
-    if isinstance(channel, OwnChannel):
-        return channel
-    return kombu.Producer(channel, auto_declare=False, serializer="json")
+        channel.queue_declare(queue)
+    for key in keys:
+        channel.queue_bind(queue, "ex", key)
 
 
 def body(message: Any) -> Any:
     """Return the decoded body of a message."""
-    decode = getattr(message, "decode", None)
-    return json.loads(message.body) if decode is None else decode()
+    return json.loads(message.body)
 
 
-def connection(url: str, **options: Any) -> Any:
+def connection(url: str, **options: Any) -> OwnConnection:
     """Return a connection that is not open yet."""
-    return _connection(resolve(url, None, options))
-
-
-def _connection(target: Any) -> Any:
-    return OwnConnection(target) if target.is_native else target.connect()
+    return OwnConnection(resolve(url, None, options))
 
 
 class Site:
@@ -250,8 +206,6 @@ class Site:
             url = f"memory://site-{next(_numbers)}"
         elif kind == "redis":
             options = {"dead_after": 2.0}
-        elif kind == "rabbitmq":
-            options = {"confirm_publish": True}
         elif kind == "filesystem-polling":
             options = {"inotify": False}
         elif kind == "filesystem-two-folders":
@@ -267,7 +221,7 @@ class Site:
         """Return a connection that is not open and that the caller closes; `peer`: of the other
         side.
         """
-        return _connection(self._peer_target if peer else self._target)
+        return OwnConnection(self._peer_target if peer else self._target)
 
     def connect(self, peer: bool = False) -> Any:
         connection = self.connection(peer)
@@ -306,8 +260,8 @@ class Side:
             self.send(number, "k")
 
     def send(self, body: Any, key: str, exchange: str = "ex", **more: Any) -> Any:
-        """Publish a message. wbengine brokers return whether a queue received it."""
-        return producer(self.out).publish(body, exchange=exchange, routing_key=key, **more)
+        """Publish a message. Return whether a queue received it."""
+        return self.out.publish(body, exchange=exchange, routing_key=key, **more)
 
     def consume(
         self,
@@ -326,7 +280,7 @@ class Side:
 
         self.channel.basic_qos(0, prefetch, False)
         for name in names:
-            consume(self.channel, name, on or receive, f"c-{name}")
+            self.channel.basic_consume(name, False, on or receive, f"c-{name}")
 
     def drain(self, count: int = 1, timeout: float = 60) -> list[Any]:
         """Receive until `count` messages have arrived."""
@@ -340,27 +294,11 @@ class Side:
         end = time.monotonic() + timeout
         while (message := self.channel.basic_get(queue)) is None:
             assert time.monotonic() < end, f"nothing comes into {queue}"
-        return _read(self.channel, message)
+        return message
 
     def assert_no_message(self) -> None:
         with pytest.raises(TimeoutError):
             self.receiver.drain_events(timeout=0.05)
-
-
-def consume(channel: Any, queue: str, call: Callable[[Any], None], tag: str) -> None:
-    """Consume from a queue."""
-    channel.basic_consume(
-        queue=queue,
-        no_ack=False,
-        callback=lambda message: call(_read(channel, message)),
-        consumer_tag=tag,
-    )
-
-
-def _read(channel: Any, message: Any) -> Any:
-    """Return a message in the form of kombu, which messages of wbengine brokers have."""
-    read = getattr(channel, "message_to_python", None)
-    return message if read is None else read(message)
 
 
 def put_raw(connection: Any, queue: str, data: bytes) -> bool:
