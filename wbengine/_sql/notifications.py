@@ -92,12 +92,11 @@ def _watch(
         connection = engine.connect()
         driver = _detach(connection)
         file.detached.add(driver)
-        closings = file.closings
     version, query_at, call_at = None, 0.0, 0.0
     try:
         while not is_over():
             with file:
-                if file.closings != closings:
+                if driver not in file.detached:  # A fork closed it.
                     return
                 ((latest,),) = driver.execute("PRAGMA data_version")
                 now = time.monotonic()
@@ -115,7 +114,7 @@ def _watch(
                     query_at = call_at
             time.sleep(_WATCH_SECONDS)
     finally:
-        if driver in file.detached:  # otherwise a fork closed it
+        if driver in file.detached:
             file.detached.discard(driver)
             connection.close()
 

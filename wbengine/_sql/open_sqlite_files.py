@@ -19,15 +19,13 @@ class OpenFile:
     Entering raises `sqlalchemy.exc.OperationalError` if the file was deleted or replaced since it
     was opened. SQLite does not notice this, and what it writes is lost.
 
-    :ivar closings: how often all connections were closed.
-    :ivar detached: connections that do not belong to the pool or the writer.
+    :ivar detached: open connections that do not belong to the pool or the writer.
     """
 
     def __init__(self, gate: ForkGate) -> None:
         self._gate: Final = gate
         self._path = ""
         self._identity: tuple[int, int] | None = None
-        self.closings = 0
         self.detached: Final = set[sqlite3.Connection]()
 
     def on_connect(self, connection: sqlite3.Connection) -> None:
@@ -41,7 +39,6 @@ class OpenFile:
         for connection in self.detached:
             connection.close()
         self.detached.clear()
-        self.closings += 1
         self._identity = None
 
     def check(self) -> None:
