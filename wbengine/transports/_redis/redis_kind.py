@@ -87,7 +87,9 @@ class RedisKind(BrokerKind):
 
     def may_pass(self, error: BaseException) -> bool:
         own = next(filter(_is_of_redis, _reasons.causes(error)), None)
-        if own is None or self.is_refusal(own) or _has_wrong_certificate(own):
+        if own is None or self.is_refusal(own):
+            return False
+        if isinstance(own.__context__, ssl.SSLCertVerificationError):
             return False
         return _is_any(own, _PASSING_ERRORS) or str(own).startswith(_PASSING_REPLIES)
 
@@ -101,10 +103,6 @@ def _is_of_redis(error: BaseException) -> bool:
 
 def _is_any(error: BaseException, names: Collection[str]) -> bool:
     return any(cls.__name__ in names for cls in type(error).__mro__)
-
-
-def _has_wrong_certificate(error: BaseException) -> bool:
-    return isinstance(error.__context__, ssl.SSLCertVerificationError)
 
 
 _REFUSALS: Final = ("AuthenticationError", "NoPermissionError")
