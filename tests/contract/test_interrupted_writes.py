@@ -287,7 +287,7 @@ def test_full_disk_raises_transport_failure_and_broker_loses_nothing(tmp_path: P
     assert error == "TransportFailure" and len(text) > 20
     channel = site.connect().channel()
     bodies = []
-    while (message := channel.basic_get("q", no_ack=True)) is not None:
+    while (message := channel.get("q", no_ack=True)) is not None:
         number = message.body[0]
         assert message.body == bytes([number]) * LARGE * number
         bodies.append(number)

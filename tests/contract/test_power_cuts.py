@@ -157,7 +157,7 @@ with transports.connection(sys.argv[1]) as connection:
         channel.publish(body)
         say("sent", number)
     for number in range(1, 4):
-        message = channel.basic_get("q")
+        message = channel.get("q")
         say("taken", number)
         message.ack()
         say("settled", number)
@@ -169,7 +169,7 @@ def bodies_in(folder: Path) -> list[int]:
     site = transports.Site("filesystem", folder)
     channel = site.connect().channel()
     bodies = []
-    while (message := channel.basic_get("q")) is not None:
+    while (message := channel.get("q")) is not None:
         number = message.body[0]
         assert message.body == bytes([number]) * 5000 * number
         bodies.append(number)

@@ -369,7 +369,7 @@ def test_oversized_body_and_non_json_header_are_refused(side):
         side.send(1, "k", headers={"x": float("nan")})
     with pytest.raises((TypeError, ValueError)):
         side.send(1, "k", headers={"x": object()})
-    assert side.channel.basic_get("q") is None
+    assert side.channel.get("q") is None
 
 
 # -- processes
@@ -390,8 +390,8 @@ from tests.seams import transports
 with transports.connection(sys.argv[1]) as connection:
     channel = connection.channel()
     got = []
-    channel.basic_qos(0, 3, False)
-    channel.basic_consume(queue="q", no_ack=False, callback=got.append, consumer_tag="x")
+    channel.limit(3)
+    channel.subscribe("q", got.append)
     while len(got) < 3:
         connection.drain_events(timeout=60)
     print("full", flush=True)
@@ -560,7 +560,7 @@ def test_temporary_disk_error_raises_transport_failure(side, monkeypatch):
             with pytest.raises(exceptions.TransportFailure, match="Input/output error"):
                 call()
     message.ack()
-    assert side.channel.basic_get("q") is None
+    assert side.channel.get("q") is None
 
 
 KILLED = """
@@ -569,12 +569,12 @@ from tests.seams.transports import body, connection
 log = open(sys.argv[2], "a", buffering=1)
 with connection(sys.argv[1]) as connection:
     channel = connection.channel()
-    channel.basic_qos(0, 4, False)
+    channel.limit(4)
     def receive(message):
         # Written before the ack: killed between the two, the message comes again, marked.
         log.write(f"{body(message)} {int(message.delivery_info['redelivered'])}\\n")
         message.ack()
-    channel.basic_consume(queue="q", no_ack=False, callback=receive, consumer_tag="x")
+    channel.subscribe("q", receive)
     while True:
         connection.drain_events()
 """

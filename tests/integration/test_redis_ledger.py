@@ -574,7 +574,7 @@ def test_connection_without_worker_name_does_not_claim(redis_url, taker):
     taker.send(ID)
     target = resolve(str(redis_url), exchange="ex")
     with OwnConnection(target) as connection:
-        message = connection.channel().basic_get("q")
+        message = connection.channel().get("q")
         assert message.claim is None
         message.requeue()
     assert taker.ledger.state(ID).state == "open"
@@ -589,7 +589,7 @@ def test_each_new_connection_detects_restart_before_any_step(redis_url, client, 
             taker.connection.release()
         client.hset("wbe:{ex}:server", "run", "earlier")
         if waits:
-            taker.channel.basic_consume("q", False, taker.messages.append, consumer_tag="q")
+            taker.channel.subscribe("q", taker.messages.append)
             with pytest.raises(TimeoutError):
                 taker.connection.drain_events(timeout=0.1)
         else:
@@ -601,7 +601,7 @@ def test_requeued_request_can_be_claimed_by_another_worker(redis_url, taker):
     taker.ledger.open(ID, 1)
     taker.send(ID)
     assert taker.take(1)[0].granted
-    taker.channel.basic_cancel("q")
+    taker.channel.stop("q")
     assert taker.ledger.release(ID, 1, "w")
     taker.messages[0].requeue()
     with contextlib.closing(Taker(redis_url, "w2")) as other:

@@ -150,7 +150,7 @@ def test_consumer_closed_during_order_requeues_ordered_requests(both, redis_url,
 def test_cancelled_consumer_requeues_ordered_requests(both, client):
     fill_slots(both, 2, *IDS)
     order = both.channel.order(both.messages)
-    both.channel.basic_cancel("q")
+    both.channel.stop("q")
     both.end(*both.messages, order=order)
     order.deliver()
     assert ids(both.messages) == IDS[:2]
@@ -162,7 +162,7 @@ def test_cancelled_consumer_requeues_ordered_requests(both, client):
 def test_cancelled_consumer_that_lost_connection_requeues_requests(both, client):
     fill_slots(both, 2, *IDS)
     order = both.channel.order(both.messages)
-    both.channel.basic_cancel("q")
+    both.channel.stop("q")
     with contextlib.closing(Both(both.url)) as other:
         assert other.store.finish(both.finished(both.messages), order) == [True, True]
         client.client_kill_filter(_type="normal", skipme=True)
@@ -288,14 +288,14 @@ def test_refused_order_delivers_nothing_and_consumer_recovers(both, client):
 def test_exception_in_callback_requeues_undelivered_requests_of_order(both, client, caplog):
     """The connection is closed, and requests that no callback received are requeued."""
     fill_slots(both, 2, *IDS[:6])
-    both.channel.basic_cancel("q")
+    both.channel.stop("q")
     seen: list[object] = []
 
     def consume(message):
         seen.append(message)
         raise ValueError("what is this?")
 
-    both.channel.basic_consume("q", False, consume, consumer_tag="r")
+    both.channel.subscribe("q", consume)
     order = both.channel.order(both.messages)
     both.end(*both.messages, order=order)
     order.deliver()
@@ -350,8 +350,8 @@ def test_concurrent_orders_never_exceed_slots(redis_url, frequent_thread_switche
         threads = [threading.Thread(target=work) for _ in range(4)]
         for thread in threads:
             thread.start()
-        both.channel.basic_qos(0, slots, False)
-        both.channel.basic_consume("q", False, begin, consumer_tag="q")
+        both.channel.limit(slots)
+        both.channel.subscribe("q", begin)
         while both.answers() < count:
             with contextlib.suppress(TimeoutError):
                 both.connection.drain_events(timeout=0.05)

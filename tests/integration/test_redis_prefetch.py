@@ -116,7 +116,7 @@ def test_cancelled_consumer_returns_prefetched_messages(ends, client):
     taker, sender, other = blocked_taker(ends(), client, prefetch=1, ack=False), ends(), ends()
     publish_together(sender, 0, 1, 2)
     taker.drain(1)
-    taker.channel.basic_cancel("mine")
+    taker.channel.stop("mine")
     other.consume("mine")
     assert other.drain(2) == [1, 2]
     assert [m.delivery_info["redelivered"] for m in other.messages] == [False, False]
@@ -124,7 +124,7 @@ def test_cancelled_consumer_returns_prefetched_messages(ends, client):
 
 def test_consumer_cancelled_while_it_waits_takes_no_message(ends, client):
     taker, sender, other = blocked_taker(ends(), client), ends(), ends()
-    taker.channel.basic_cancel("mine")
+    taker.channel.stop("mine")
     sender.send("x", "mine")
     assert other.consume("mine").drain(1) == ["x"]
     assert not taker.channel.ready
@@ -140,13 +140,13 @@ def test_connection_closed_while_it_waits_returns_its_message(ends, client):
     assert other.messages[0].delivery_info["redelivered"] is False
 
 
-def test_basic_get_returns_prefetched_message(ends, client):
+def test_get_returns_prefetched_message(ends, client):
     taker, sender = blocked_taker(ends(), client, "mine", "yours"), ends()
     sender.send("x", "mine")
     sender.send("y", "yours")
     until(lambda: held(client))
-    assert json.loads(taker.channel.basic_get("yours").body) == "y"
-    assert taker.channel.basic_get("yours") is None
+    assert json.loads(taker.channel.get("yours").body) == "y"
+    assert taker.channel.get("yours") is None
     assert taker.drain(1) == ["x"]
 
 
@@ -155,9 +155,9 @@ def test_wake_up_together_with_delivery_is_noticed(ends, client):
     taker, sender = consume_private(ends()), ends()
     work = taker.connection.channel()
     taker.queue("work", "work")
-    work.basic_qos(0, 1, False)
+    work.limit(1)
     given = []
-    work.basic_consume("work", False, given.append, consumer_tag="work")
+    work.subscribe("work", given.append)
     sender.send(0, "work")
     taker.drain_until(lambda: given)
     for number in range(1, 40):
@@ -300,8 +300,8 @@ def claimers(redis_url):
 
 def wait_for_requests(claimer, client, prefetch):
     """Consume the shared queue, and wait until the consumer blocks in the server."""
-    claimer.channel.basic_qos(0, prefetch, False)
-    claimer.channel.basic_consume("q", False, claimer.messages.append, consumer_tag="q")
+    claimer.channel.limit(prefetch)
+    claimer.channel.subscribe("q", claimer.messages.append)
 
     def began():
         with pytest.raises(TimeoutError):
@@ -335,7 +335,7 @@ def test_waiting_worker_takes_at_most_as_many_requests_as_it_has_capacity(claime
 def test_requests_above_a_reduced_limit_return_as_if_not_taken(claimers, client):
     worker, engine, other = claimers(), claimers("e"), claimers("other")
     wait_for_requests(worker, client, prefetch=2)
-    worker.channel.basic_qos(0, 1, False)
+    worker.channel.limit(1)
     engine.post("a", "b")
     worker.connection.drain_events(timeout=SOON)
     assert [claim.granted for claim in other.take(1)] == [True]

@@ -182,7 +182,7 @@ def test_large_message_is_delivered_from_both_of_its_queues(both, client):
     both.channel.publish(LARGE)
     both.take(1)
     both.messages[0].ack()
-    both.channel.basic_consume("other", False, both.messages.append, consumer_tag="other")
+    both.channel.subscribe("other", both.messages.append)
     both.connection.drain_events(timeout=SOON)
     assert transports.body(both.messages[1]) == LARGE
 

@@ -96,7 +96,7 @@ def test_sender_completes_all_work_while_connections_are_cut(redis_url, redis_se
         assert sender.flush(WAIT)
         sender.stop()
     arrived = []
-    while (message := inbox.basic_get("me", no_ack=True)) is not None:
+    while (message := inbox.get("me", no_ack=True)) is not None:
         arrived.append(tuple(env.parse(message.body)["n"]))
     reader.release()
     assert len(done) == len(expected)

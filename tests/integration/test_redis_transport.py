@@ -143,7 +143,7 @@ def test_woken_consumer_without_credit_wakes_another(ends, client):
     sender.send(0)
     full.drain(1)
     until(lambda: full.assert_no_message() or waiting(client) == 1)  # It blocks in the server.
-    full.channel.basic_qos(0, 1, False)
+    full.channel.limit(1)
     with ThreadPoolExecutor(1) as pool:
         rung = pool.submit(other.store.wait, None, ["q"])
         until(lambda: waiting(client) == 2)
@@ -393,12 +393,12 @@ from wbengine.transports import resolve
 target = resolve(sys.argv[1], None, {"dead_after": 600}, exchange="ex")
 connection = transports.OwnConnection(target)
 channel = connection.channel()
-channel.basic_qos(0, 2, False)
+channel.limit(2)
 def receive(message):
     print(transports.body(message), int(message.delivery_info["redelivered"]), flush=True)
     kept.append(message)
 kept = []
-channel.basic_consume(queue="q", no_ack=False, callback=receive, consumer_tag="x")
+channel.subscribe("q", receive)
 while True:
     try:
         connection.drain_events(timeout=0.2)

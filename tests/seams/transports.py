@@ -1,8 +1,4 @@
-"""Brokers: their addresses, a sender and a receiver, and the content of folders.
-
-Tests call the methods of a kombu channel. For wbengine brokers, `OwnChannel` translates them to the
-methods of `Broker`.
-"""
+"""Brokers: their addresses, a sender and a receiver, and the content of folders."""
 
 from __future__ import annotations
 
@@ -99,13 +95,12 @@ class OwnConnection:
 
 
 class OwnChannel(broker.Consumer):
-    """A consumer of a wbengine broker with methods of a kombu channel."""
+    """A consumer of a wbengine broker, which also publishes."""
 
     def __init__(self, connection: broker.Broker) -> None:
-        super().__init__(connection, lambda message: self._calls[message.queue](message))
+        super().__init__(connection, lambda message: self._handlers[message.queue](message))
         self.broker: Any = connection
-        self._calls: dict[str, Callable[[Any], object]] = {}
-        self._names: dict[str, str] = {}
+        self._handlers: dict[str, Callable[[Any], object]] = {}
 
     def queue_declare(self, queue: str, exclusive: bool = False, **kwargs: Any) -> None:
         self.broker.declare_queue(queue, owned=exclusive)
@@ -136,24 +131,22 @@ class OwnChannel(broker.Consumer):
         message.encode(exchange, self.broker.labels)
         return message
 
-    def basic_qos(self, size: int, prefetch: int, apply_global: bool) -> None:
-        self.credit.limit = prefetch
+    def limit(self, count: int) -> None:
+        """Set the maximum number of unsettled messages."""
+        self.credit.limit = count
         self.broker.nudge()
 
-    def basic_consume(
-        self, queue: str, no_ack: bool, callback: Callable[[Any], object], consumer_tag: str
-    ) -> None:
-        self._calls[queue] = callback
-        self._names[consumer_tag] = queue
+    def subscribe(self, queue: str, handle: Callable[[Any], object]) -> None:
+        """Consume also from this queue."""
+        self._handlers[queue] = handle
         self.consume((queue,), self.credit.limit)
 
-    def basic_cancel(self, consumer_tag: str) -> None:
-        gone = self._names.pop(consumer_tag)
-        left = [queue for queue in self.queues if queue != gone]
+    def stop(self, queue: str) -> None:
+        remaining = [each for each in self.queues if each != queue]
         self.cancel()
-        self.consume(left, self.credit.limit)
+        self.consume(remaining, self.credit.limit)
 
-    def basic_get(self, queue: str, no_ack: bool = False) -> Any:
+    def get(self, queue: str, no_ack: bool = False) -> Any:
         """Get one message, like a consumer with room for one."""
         alone = broker.Consumer(self.broker, _unused)
         alone.consume((queue,), 1)
@@ -278,9 +271,9 @@ class Side:
             if ack:
                 message.ack()
 
-        self.channel.basic_qos(0, prefetch, False)
+        self.channel.limit(prefetch)
         for name in names:
-            self.channel.basic_consume(name, False, on or receive, f"c-{name}")
+            self.channel.subscribe(name, on or receive)
 
     def drain(self, count: int = 1, timeout: float = 60) -> list[Any]:
         """Receive until `count` messages have arrived."""
@@ -292,7 +285,7 @@ class Side:
     def take(self, queue: str, timeout: float = 60) -> Any:
         """Return one message without acknowledging it."""
         end = time.monotonic() + timeout
-        while (message := self.channel.basic_get(queue)) is None:
+        while (message := self.channel.get(queue)) is None:
             assert time.monotonic() < end, f"nothing comes into {queue}"
         return message
 

@@ -55,9 +55,9 @@ class End:
             if ack:
                 message.ack()
 
-        self.channel.basic_qos(0, prefetch, False)
+        self.channel.limit(prefetch)
         for name in queues:
-            self.channel.basic_consume(name, False, receive, consumer_tag=name)
+            self.channel.subscribe(name, receive)
         return self
 
     def drain(self, count, timeout=SOON):
@@ -124,8 +124,8 @@ class Taker:
         self.channel.publish(body or {}, correlation_id=id, headers=headers, **options)
 
     def take(self, count, prefetch=10):
-        self.channel.basic_qos(0, prefetch, False)
-        self.channel.basic_consume("q", False, self.messages.append, consumer_tag="q")
+        self.channel.limit(prefetch)
+        self.channel.subscribe("q", self.messages.append)
         while len(self.messages) < count:
             self.connection.drain_events(timeout=SOON)
         return [message.claim for message in self.messages]
@@ -167,7 +167,7 @@ class Both(Taker):
         return self.store.finish(self.finished(messages, **told), order)
 
     def take_answers(self, count=1, timeout=SOON):
-        self.channel.basic_consume("answers", False, self.messages.append, consumer_tag="answers")
+        self.channel.subscribe("answers", self.messages.append)
         until = len(self.messages) + count
         while len(self.messages) < until:
             self.connection.drain_events(timeout=timeout)

@@ -30,7 +30,7 @@ class Place:
 
     def arrived(self) -> list[Any]:
         bodies = []
-        while (message := self.reader.basic_get("me", no_ack=True)) is not None:
+        while (message := self.reader.get("me", no_ack=True)) is not None:
             bodies.append(env.parse(message.body)["n"])
         return bodies
 

@@ -71,7 +71,7 @@ def test_released_connection_leaves_no_owner_or_claim(
     connection = connect()
     channel = declare(connection)
     channel.publish(1)
-    channel.basic_get("q").ack()
+    channel.get("q").ack()
     assert len(folder.holders) == len(folder.claims) == 1
     connection.release()
     assert folder.holders == folder.claims == folder.messages("q") == []
@@ -80,7 +80,7 @@ def test_released_connection_leaves_no_owner_or_claim(
 
 def test_folder_is_readable_only_by_its_owner(root: Path, channel: Any) -> None:
     channel.publish(1)
-    channel.basic_get("q")
+    channel.get("q")
     for path in (root, *root.rglob("*")):
         assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
 
@@ -93,7 +93,7 @@ def test_queue_with_consumer_or_new_messages_does_not_expire(connect: Any, folde
     folder.leave_unused(folder_broker.STALE_AFTER_SECONDS + 60)
     channel.broker.publish_many([Frame("", "filled", 0, b"x")])
     next(channel.broker.publish_many([Frame("", "filled", 0, b"x")]))
-    channel.basic_consume(queue="q", no_ack=False, callback=print, consumer_tag="x")
+    channel.subscribe("q", print)
     with pytest.raises(TimeoutError):
         connection.drain_events(timeout=0)
     connect()
@@ -148,7 +148,7 @@ def test_release_in_a_forked_child_does_not_affect_the_parent(connect: Any, fold
         os._exit(0)
     os.waitpid(child, 0)
     channel.publish(1)
-    assert body(channel.basic_get("q")) == 1
+    assert body(channel.get("q")) == 1
     assert len(folder.claims) == len(folder.holders) == 1
 
 
@@ -159,14 +159,14 @@ def test_forked_child_publishes_over_its_own_connection(channel: Any) -> None:
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
     channel.publish("parent")
-    assert [body(channel.basic_get("q")) for _ in range(2)] == ["child", "parent"]
+    assert [body(channel.get("q")) for _ in range(2)] == ["child", "parent"]
 
 
 FORKER = """
 import os, signal, sys
 from tests.seams.transports import connection
 connection = connection(sys.argv[1])
-message = connection.channel().basic_get("q")
+message = connection.channel().get("q")
 assert message is not None
 if not os.fork():  # the child tells: it has closed its copy by then
     print(os.getpid(), flush=True)
@@ -182,11 +182,11 @@ def test_claims_of_a_dead_parent_return_while_its_child_lives(
     with fresh.process("-c", FORKER, f"filesystem://{root}", stdout=subprocess.PIPE) as parent:
         child = int(parent.stdout.readline())
         try:
-            assert channel.basic_get("q") is None
+            assert channel.get("q") is None
             parent.kill()
             parent.wait()
             connect()  # Connecting returns the claims of dead processes.
-            assert body(channel.basic_get("q")) == "held"
+            assert body(channel.get("q")) == "held"
         finally:
             os.kill(child, signal.SIGKILL)
 
@@ -196,7 +196,7 @@ def test_connections_do_not_leak_descriptors(connect: Any) -> None:
         before = descriptors.opened()
         connection = connect()
         channel = declare(connection)
-        channel.basic_consume(queue="q", no_ack=False, callback=print, consumer_tag="x")
+        channel.subscribe("q", print)
         channel.publish(1)
         assert descriptors.opened() - before
         connection.release()
@@ -213,7 +213,7 @@ def test_deleted_folder_is_reported_and_created_again(
         channel.publish(1)
     channel = declare(connect())
     channel.publish(2)
-    assert body(channel.basic_get("q")) == 2
+    assert body(channel.get("q")) == 2
 
 
 # Wake-ups.
@@ -237,7 +237,7 @@ def test_message_arrives_although_the_wakeup_pipe_is_damaged(
     connection = connect(polling_interval=0.2)
     channel = declare(connection)
     got: list[Any] = []
-    channel.basic_consume(queue="q", no_ack=True, callback=got.append, consumer_tag="x")
+    channel.subscribe("q", got.append)
     with pytest.raises(TimeoutError):
         connection.drain_events(timeout=0)
     bell = root / "bells" / "q"
@@ -305,7 +305,7 @@ def test_stopped_writer_is_logged_within_two_seconds(
         assert time.monotonic() - began < 4  # 1.5 s, and time for a slow host.
         assert thread.is_alive()
     thread.join(30)
-    assert body(channel.basic_get("q")) == 1
+    assert body(channel.get("q")) == 1
 
 
 def test_write_times_out_while_another_process_is_stopped(
@@ -355,7 +355,7 @@ def test_each_write_is_one_statement(
         for number in range(2):
             channel.publish(number)
         for _ in range(2):
-            channel.basic_get("q").ack()
+            channel.get("q").ack()
     assert len(said) > 10
     assert not [words for words in said if words.split()[0] in ("BEGIN", "COMMIT", "SAVEPOINT")]
 
@@ -400,7 +400,7 @@ def test_requests_on_a_full_disk_can_be_completed(
                 for id in ids:
                     assert ledger.claim(id, 1, "w").granted
                     assert ledger.finish(id, 1, "w", b"result" * 1000)
-                    message = channel.basic_get("q")
+                    message = channel.get("q")
                     if message is not None:
                         message.ack()
                 ledger.drop_many(ids)
