@@ -8,7 +8,7 @@ import dataclasses
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, TypeVar
 
@@ -91,13 +91,8 @@ class Session(abc.ABC):
         self._lock = threading.Lock()
         self._identity: Any = None
         options = dataclasses.replace(place.options, max_retries=0, max_pool_size=1)
-        engine = self._make_engine(options)
-        try:
+        with self._using(self._make_engine(options)) as engine:
             self._connect(engine)
-        except sa.exc.DBAPIError as error:
-            raise self._refusal(error.orig) from error
-        finally:
-            engine.dispose()
         try:
             self._prepare()
         except BaseException:
@@ -118,7 +113,9 @@ class Session(abc.ABC):
             with contextlib.suppress(ValueError):  # Another thread ended it, too.
                 _lost_sessions[self.place].remove(session)
         if not self._has_tables():
-            self._create_tables()
+            engine = _sql.make_engine(self.place.options)
+            with self._using(engine), engine.begin() as connection:
+                self._create(connection)
         ((format,),) = self.run(self.format_statement)
         data_formats.QUEUES.check(self.place.shown, format, exceptions.TransportFailure)
         self._identity = identity
@@ -147,11 +144,10 @@ class Session(abc.ABC):
     @abc.abstractmethod
     def _has_tables(self) -> bool: ...
 
-    def _create_tables(self) -> None:
-        engine = _sql.make_engine(self.place.options)
+    @contextlib.contextmanager
+    def _using(self, engine: sa.Engine) -> Iterator[sa.Engine]:
         try:
-            with engine.begin() as connection:
-                self._create(connection)
+            yield engine
         except sa.exc.DBAPIError as error:
             raise self._refusal(error.orig) from error
         finally:
