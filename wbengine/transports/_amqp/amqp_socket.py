@@ -47,7 +47,8 @@ class AmqpSocket:
         self._transport = transport
         #: The operating system's socket. It is non-blocking.
         self.sock: Any = None
-        self.wake: Callable[[], None] = _do_nothing
+        #: Until the owner sets it, it polls.
+        self.wake: Callable[[], object] = lambda: None
         #: Received bytes. The bytes before `at` are processed.
         self.received = b""
         self.at = 0
@@ -265,10 +266,6 @@ def _lost(error: OSError) -> OSError:
     Callers interpret `TimeoutError` as "no data yet".
     """
     return ConnectionError(str(error)) if isinstance(error, TimeoutError) else error
-
-
-def _do_nothing() -> None:
-    """Do nothing: the reader polls."""
 
 
 class _Connection(pyamqp.Connection):  # type: ignore[misc]
