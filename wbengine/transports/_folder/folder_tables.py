@@ -278,11 +278,9 @@ class Folder:
             yield
         except FileNotFoundError as error:
             raise exceptions.TransportFailure(f"folder {self.root} was deleted") from error
-        except OSError as error:
-            reason = error.strerror or error
+        except (OSError, sqlite3.Error) as error:
+            reason = getattr(error, "strerror", None) or error
             raise exceptions.TransportFailure(f"folder {self.root}: {reason}") from error
-        except sqlite3.Error as error:
-            raise exceptions.TransportFailure(f"folder {self.root}: {error}") from error
 
     def _open(self) -> None:
         files.make_folder(self.root)
