@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import python
+from tests.support import interrupted, python
 from tests.support.workers import REPOSITORY, until
 from wbengine import engines, exceptions, retry, states, task
 from wbengine.patterns import linear_flow, unordered_flow
@@ -33,16 +33,12 @@ def press_ctrl_c() -> None:
     signal.raise_signal(signal.SIGINT)
 
 
-def wake_main_thread() -> None:
-    """Send SIGUSR1: a main thread that was about to block in C handles SIGINT only after that."""
-    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
-
-
 async def press_ctrl_c_during_await() -> None:
     """Send Ctrl-C while the main thread waits for this coroutine."""
     os.kill(os.getpid(), signal.SIGINT)
     while True:
-        wake_main_thread()
+        # A main thread that is about to block in C handles SIGINT only after another signal.
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
         await asyncio.sleep(0.02)
 
 
@@ -609,22 +605,15 @@ class Outside(task.Task):
 def run_until_interrupted(engine: Any, ready: Callable[[], bool]) -> None:
     """Run an engine, and press Ctrl-C once `ready` returns True."""
 
-    is_over = threading.Event()
-
     def interrupt() -> None:
         until(ready)
         os.kill(os.getpid(), signal.SIGINT)
-        while not is_over.wait(0.02):
-            wake_main_thread()
 
     pressing = threading.Thread(target=interrupt)
     pressing.start()
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            engine.run()
-    finally:
-        is_over.set()
-        pressing.join()
+    with interrupted.waking_main_thread(), pytest.raises(KeyboardInterrupt):
+        engine.run()
+    pressing.join()
 
 
 @pytest.mark.parametrize("executor", ["threads", "processes"])

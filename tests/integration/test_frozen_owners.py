@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.seams import ledgers
-from tests.support import frozen_engines, python, workers
+from tests.support import frozen_engines, interrupted, python, workers
 from tests.support import resuming_tasks as tasks
 from tests.support.brokers import broker_url
 from tests.support.messages import Message
@@ -351,7 +351,7 @@ def test_second_ctrl_c_leaves_running_task_to_the_next_engine(tmp_path: Path) ->
     with workers.worker_in_thread(f"filesystem://{tmp_path / 'broker'}", tasks) as held:
         thread = threading.Thread(target=interrupt_twice)
         thread.start()
-        with pytest.raises(KeyboardInterrupt):
+        with interrupted.waking_main_thread(), pytest.raises(KeyboardInterrupt):
             engine.run()
         thread.join()
         again = tasks.engine_of("gated", tmp_path)

@@ -9,15 +9,17 @@ of a `with lock` and the release of the lock.)
 from __future__ import annotations
 
 import _thread
+import contextlib
 import dis
 import functools
 import signal
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
-__all__ = ["Point", "interrupt_at", "points_of", "record"]
+__all__ = ["Point", "interrupt_at", "points_of", "record", "waking_main_thread"]
 
 
 class Point(NamedTuple):
@@ -120,3 +122,26 @@ def interrupt_at(point: Point, run: Callable[[], Any], nth: int = 1) -> Any:
         return trace
 
     return _traced(run, lambda code: code is point.code, trace)
+
+
+@contextlib.contextmanager
+def waking_main_thread() -> Iterator[None]:
+    """Interrupt the waits of the main thread again and again, by a signal without an effect.
+
+    If SIGINT arrives just before the main thread waits in C, Python handles it after the wait.
+    """
+    before = signal.signal(signal.SIGUSR1, lambda *_: None)
+    is_over = threading.Event()
+
+    def wake() -> None:
+        while not is_over.wait(0.02):
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+
+    waking = threading.Thread(target=wake)
+    waking.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        waking.join()
+        signal.signal(signal.SIGUSR1, before)
