@@ -355,6 +355,27 @@ def test_job_is_abandoned_if_the_module_of_its_factory_raises(
     assert job.state == states.COMPLETE and site.notes() == ["m a", "m b"]
 
 
+def test_job_behind_many_unloadable_ones_is_run(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are due again at once, as after a pause."""
+    for limit in "FIRST", "MAX":
+        monkeypatch.setattr(impl_executor, f"_{limit}_PAUSE_SECONDS", 0.0)
+    for _ in range(40):
+        site.post(conducted.interrupted)
+    job, _ = site.post(conducted.plain, mark="behind")
+    with monkeypatch.context() as patch:
+        patch.setattr(conducted, "interrupted", missing_factory)
+        with running(site.conductor(name="old")):
+            until(is_done(job))
+    site.run_jobs(40, name="new")
+    assert site.board.job_count == 0
+
+
+def missing_factory() -> Any:
+    raise ImportError("no module")
+
+
 def failing_factory() -> Any:
     raise ValueError("no variable SHOP_URL")
 

@@ -10,7 +10,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent import futures
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
@@ -42,6 +42,10 @@ _FACTORY_ERRORS: Final = (ImportError, AttributeError, exceptions.NotTrusted)
 #: First and longest pause before a job that could not be run is claimed again.
 _FIRST_PAUSE_SECONDS: Final = 0.5
 _MAX_PAUSE_SECONDS: Final = 30.0
+#: Time after the end of its pause for which such a job is remembered.
+_REMEMBERED_SECONDS: Final = 600.0
+#: Maximum number of such jobs that a search leaves out.
+_MAX_LEFT_OUT: Final = 10_000
 #: Maximum number of jobs that are claimed at once.
 _MAX_TAKEN: Final = 16
 #: Interval between two polls of blocked jobs, if there are no others.
@@ -176,6 +180,8 @@ class ExecutorConductor(base.Conductor):
         self._claims: dict[int, _Claim] = {}
         # Jobs that could not be run, by uuid: end of the pause, and its duration.
         self._postponed: dict[str, tuple[float, float]] = {}
+        # Whether the next search prefers jobs that did not fail before.
+        self._prefers_untried = True
         # Blocked jobs that this process claimed, by uuid, with their `StoredJob.block_number`; and
         # blocked jobs that it will claim when there are no others.
         self._blocked: dict[str, float] = {}
@@ -320,11 +326,9 @@ class ExecutorConductor(base.Conductor):
     def _take(self, limit: int) -> list[jobs.Job]:
         if self._limited is not None:
             self._offer_permits(self._limited.poll)
-        now = time.monotonic()
-        postponed = [uuid for uuid, (until, _) in tuple(self._postponed.items()) if until > now]
         # Without `expiry`, which would override the time of the board.
         with jobs.claims_expiring_after(self.CLAIM_SECONDS):
-            taken = list(self._jobboard.take(self._name, limit, postponed))
+            taken = self._take_due(limit)
         for job in taken:
             self._note_claim(job)
         if taken:
@@ -336,6 +340,22 @@ class ExecutorConductor(base.Conductor):
             if is_claimed:
                 return [job]
         return []
+
+    def _take_due(self, limit: int) -> list[jobs.Job]:
+        """Claim jobs that are not postponed.
+
+        Every second call prefers jobs that did not fail before. Otherwise, if the first jobs of a
+        queue are many that only another release can load, those behind them would never run.
+        """
+        now, postponed = time.monotonic(), tuple(self._postponed.items())[-_MAX_LEFT_OUT:]
+        paused = [uuid for uuid, (until, _) in postponed if until > now]
+        taken: Sequence[jobs.Job] = ()
+        if len(paused) < len(postponed):
+            if self._prefers_untried:
+                failed = [uuid for uuid, _ in postponed]
+                taken = self._jobboard.take(self._name, limit, failed)
+            self._prefers_untried = not self._prefers_untried
+        return list(taken or self._jobboard.take(self._name, limit, paused))
 
     def _post_parked(self) -> None:
         """Post the jobs of flows whose wait has ended, if their board is elsewhere."""
@@ -768,7 +788,7 @@ class ExecutorConductor(base.Conductor):
         pause = min(max(2 * last_pause, _FIRST_PAUSE_SECONDS), _MAX_PAUSE_SECONDS)
         # Other conductors may have removed the jobs of old entries.
         for uuid, (until, _) in tuple(self._postponed.items()):
-            if until + 2 * _MAX_PAUSE_SECONDS < now:
+            if until + _REMEMBERED_SECONDS < now:
                 self._postponed.pop(uuid, None)
         self._postponed[job.uuid] = (now + pause, pause)
 
