@@ -184,6 +184,8 @@ class Reports:
             LOG.debug("task %r of request %s:\n%s", job.name, job.id, text, extra=_fields(job))
 
     def _handled(self, job: Job, outcome: invocation.Outcome) -> bool:
+        if not self._handlers:
+            return False
         unit = job.unit
         request = FailedRequest(
             job.id,
