@@ -50,10 +50,11 @@ LOG = logging.getLogger(__name__)
 #: The queues of each message.
 Routed = Sequence[Sequence[str]]
 
-#: Silence of its owner after which an owned queue is reported, and after which it is deleted and
-#: claimed messages are requeued.
+#: Silence of its owner after which an owned queue is reported, and after which it is deleted.
 _SILENT_AFTER_SECONDS: Final = 15.0
 _GONE_AFTER_SECONDS: Final = 600.0
+#: Silence after which also the messages that a consumer claimed are requeued.
+_CLAIMS_GONE_AFTER_SECONDS: Final = 600.0
 #: Time after which an unused queue is deleted with its messages.
 _STALE_AFTER_SECONDS: Final = 7 * 24 * 3600.0
 _STALE_SWEEP_SECONDS: Final = 3600.0
@@ -352,7 +353,7 @@ class SQLBroker(Broker):
 
     def _sweep(self) -> None:
         """Requeue the messages of dead consumers."""
-        values = {"seconds": self._dead_after, "gone": _GONE_AFTER_SECONDS}
+        values = {"seconds": self._dead_after, "gone": _CLAIMS_GONE_AFTER_SECONDS}
         requeued = self._run(self.sql.SWEEP, values)
         if requeued:
             count = sum(count for _, count in requeued)
