@@ -105,7 +105,6 @@ class LimitedFlows:
 
     def _compare(self, first_flows: Mapping[str, str]) -> None:
         """Offer flows that wait for these limits, or reserve permits for the first ones."""
-        reservations = dict[str, account_stores.Requests]()
         if not first_flows:
             return
         accounts = self._store.read([*first_flows])
@@ -118,6 +117,7 @@ class LimitedFlows:
         ]
         units = self._units(of_costs)
         self._offer_unknown([name for name in first_flows if name not in accounts])
+        reservations = dict[str, account_stores.Requests]()
         for name, (account, now) in accounts.items():
             uuid = first_flows[name]
             request = PermitRequest.of_parked(uuid, units.get(uuid, 1.0))

@@ -145,7 +145,7 @@ class Beats:
         period = max(notices.MIN_PERIOD_SECONDS, requested_period)
         with self._period_lock:
             if period < self.period:
-                self.due -= (self.period - period) / 2
+                self.due -= (self.period - period) / 2  # As if `renew` had used this period.
                 self.period = period
                 if self._worker is not None:
                     self.stop()
