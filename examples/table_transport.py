@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 from uuid import uuid4
 
 from wbengine.engines.worker_based.ledger import open_ledger
@@ -204,7 +204,7 @@ class Options:
 
 def ledger_of(target: Target, role: str, result_ttl: float | None) -> Any:
     """Open the ledger of a broker, in a file of its own."""
-    return open_ledger(f"sqlite:///{target.place}-ledger", role, result_ttl)
+    return open_ledger(f"sqlite:///{quote(target.place)}-ledger", role, result_ttl)
 
 
 class TableKind(BrokerKind):

@@ -14,6 +14,7 @@ import threading
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from urllib.parse import quote
 
 import pytest
 
@@ -124,6 +125,8 @@ def role_of_worker(postgresql_server):
 
 @pytest.mark.slow
 class TestPostgreSQLWithRightsOfWorkers(TestPostgreSQL):
+    test_requests_of_a_flow_are_sent_once = None  # Engines need more rights.
+
     @pytest.fixture
     def transport_url(self, role_of_worker, postgresql_server):
         with postgresql_server.database() as url:
@@ -161,13 +164,14 @@ class _Double(task.Task):
 
 
 @pytest.mark.usefixtures("table_package")
-def test_flow_runs_over_plugin_with_its_ledger(folder):
-    url = f"table://{folder}/broker.db"
+@pytest.mark.parametrize("name", ["broker.db", "a %20b?c.db"])
+def test_flow_runs_over_plugin_with_its_ledger(folder, name):
+    url = f"table://{folder}/{quote(name)}"
     flow = linear_flow.Flow("one").add(_Double("double", provides="result"))
     with worker_in_thread(url, _Double):
         results = engines.run(flow, engine="worker-based", url=url, inputs={"number": 4})
     assert results["result"] == 8
-    assert (folder / "broker.db-ledger").exists()
+    assert (folder / f"{name}-ledger").exists()
 
 
 @pytest.mark.usefixtures("table_package")

@@ -18,9 +18,11 @@ from typing import Any
 
 import pytest
 
-from wbengine import transports
+from wbengine import engines, task, transports
 from wbengine.engines.worker_based._connections.sender import OutgoingMessage
 from wbengine.engines.worker_based._messages import envelope
+from wbengine.patterns import linear_flow
+from wbengine.testing._workers import worker_in_thread
 from wbengine.transports._broker import MAX_BATCH_BYTES, Broker, Consumer, Delivery, Frame
 
 __all__ = ["TransportContract"]
@@ -46,6 +48,14 @@ while True:
     except TimeoutError:
         pass
 """
+
+
+class _ReturnsEpoch(task.Task):
+    """Returns the number of the copy of its request."""
+
+    def execute(self) -> int:
+        assert self.request is not None
+        return self.request.epoch
 
 
 class TransportContract:
@@ -656,6 +666,28 @@ class TransportContract:
         bodies = [[_body(message) for message in part] for part in (mine, others)]
         assert sorted(bodies[0] + bodies[1]) == [*range(count)]
         assert bodies == [sorted(part) for part in bodies]
+
+    # -- engines and workers
+
+    def test_requests_of_a_flow_are_sent_once(
+        self,
+        transport_url: str,
+        transport_options: dict[str, Any],
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        """If a worker discards a request, the engine may send it again much later."""
+        names = [f"epoch{number}" for number in range(3)]
+        flow = linear_flow.Flow("f").add(*(_ReturnsEpoch(name, provides=name) for name in names))
+        with worker_in_thread(transport_url, _ReturnsEpoch, transport_options=transport_options):
+            results = engines.run(
+                flow,
+                engine="worker-based",
+                url=transport_url,
+                transport_options=transport_options,
+                topics=["t"],
+            )
+        assert [results[name] for name in names] == [1, 1, 1]
+        assert [text for text in caplog.messages if "discarded" in text] == []
 
 
 #: Messages of each of the threads that publish concurrently, and number of the threads.

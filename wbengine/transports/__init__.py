@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from wbengine._configuration.named_options import option
 from wbengine._introspection.object_names import check_label
-from wbengine.transports._broker import MAX_BATCH_BYTES, Broker, Delivery, Frame
+from wbengine.transports._broker import MAX_BATCH_BYTES, Broker, Delivery, Finish, Frame
 from wbengine.transports._kinds import (
     BrokerKind,
     RetryOptions,
@@ -17,10 +17,12 @@ from wbengine.transports._kinds import (
     kombu_target,
     resolve,
 )
+from wbengine.transports._ledger import Claim, Fence, Listed, Opening, Page, Row, RowAccess
 from wbengine.transports._nudge import Nudge
 from wbengine.transports._routing import RoutingTable
 
 __all__ = [
-    "MAX_BATCH_BYTES", "Broker", "BrokerKind", "Delivery", "Frame", "Nudge", "RetryOptions",
-    "RoutingTable", "Target", "check_label", "check_options", "kombu_target", "option", "resolve",
+    "MAX_BATCH_BYTES", "Broker", "BrokerKind", "Claim", "Delivery", "Fence", "Finish", "Frame",
+    "Listed", "Nudge", "Opening", "Page", "RetryOptions", "RoutingTable", "Row", "RowAccess",
+    "Target", "check_label", "check_options", "kombu_target", "option", "resolve",
 ]  # fmt: skip

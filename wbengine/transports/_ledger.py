@@ -114,6 +114,8 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Row:
+    """A row of the ledger. Only DONE rows have a result, and only CLAIMED ones a holder."""
+
     id: str
     epoch: int
     state: State
@@ -393,6 +395,7 @@ class Ledger(abc.ABC):
         return _only(self.states((id,)))
 
     def states(self, ids: Sequence[str]) -> list[Row | exceptions.LedgerFailure | None]:
+        """Return the row of each id, also of fences; None if there is none."""
         for id in ids:
             check_id(id)
         return self._states(ids) if ids else []

@@ -147,16 +147,16 @@ def transport_options(arguments: Sequence[str]) -> list[str]:
 
 
 def methods(arguments: Sequence[str]) -> list[str]:
-    """Mark the methods that must be implemented."""
+    """Mark the methods that must be implemented, under their names or with an underscore."""
     place, *omitted = arguments
-    rows = []
+    rows, required = [], getattr(named(place), "__abstractmethods__", frozenset())
     for name, each in vars(named(place)).items():
         if name.startswith("_") or name in omitted or not inspect.isfunction(each):
             continue
         text = " ".join((inspect.getdoc(each) or "").split()).replace("`", "``")
         text = re.sub(r":raises ([\w, ]+):", r"Raises \1", text)
         text = re.sub(r":param (\w+):", r"``\1``:", text).replace(":returns:", "Returns:")
-        must = "yes" if getattr(each, "__isabstractmethod__", False) else ""
+        must = ", ".join(f"``{word}``" for word in (name, f"_{name}") if word in required)
         parameters = [word for word in inspect.signature(each).parameters if word != "self"]
         rows.append((f"``{name}({', '.join(parameters)})``", must, text))
     return table(("Method", "Required", "Meaning"), (32, 10, 58), rows)
