@@ -511,6 +511,7 @@ def test_digest_of_a_ledger_in_memory():
     shared = ledgers.open_ledger("memory://digest")
     assert shared is ledgers.open_ledger("memory://digest")
     assert shared.digest != ledgers.open_ledger("memory://digest2").digest
+    assert not shared.has_lost_data
 
 
 def test_ledger_of_a_broker(folder):
