@@ -110,6 +110,14 @@ def test_permit_request_with_old_epoch_is_ignored(account: Account) -> None:
     assert given(account, TWO, 3, ask("a", 0, 2, epoch=3)) == {"a": 2}
 
 
+def test_account_without_a_rate_ends_with_its_last_flow(account: Account) -> None:
+    """Also if a flow died before: only permits of a rate may still be used then."""
+    assert given(account, TWO, 1, ask("dead", 0, 1, seconds=1)) == {"dead": 1}
+    assert given(account, TWO, 3, ask("b", 0, 1)) == {"b": 1}
+    given(account, TWO, 3, ask("b", 0, 0))
+    assert account.expires(3) <= 0
+
+
 def test_account_without_costs_has_the_fields_of_earlier_releases(account: Account) -> None:
     account.settle(TEN, [ask("a", 0, 1)], 50.0)
     stored = account.to_dict()

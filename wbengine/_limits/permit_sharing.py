@@ -235,7 +235,7 @@ class Account:
         self.defined = quota
         self._set_quota(quota if in_force is None else in_force)
         has_expired = any(row.held for row in self.flows.values() if row.until <= now)
-        if has_expired and self.next < now + HORIZON:
+        if has_expired and self.quota.interval is not None and self.next < now + HORIZON:
             # The clock was set forward, or processes died: their permits may still be used.
             self.last = self.next = now + HORIZON
         self.flows = self.live(now)
