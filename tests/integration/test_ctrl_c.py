@@ -36,18 +36,14 @@ def press_ctrl_c() -> None:
 async def press_ctrl_c_during_await() -> None:
     """Send Ctrl-C while the main thread waits for this coroutine."""
     os.kill(os.getpid(), signal.SIGINT)
-    while True:
-        # A main thread that is about to block in C handles SIGINT only after another signal.
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
-        await asyncio.sleep(0.02)
+    await asyncio.Event().wait()
 
 
 @pytest.fixture(autouse=True)
 def woken() -> Iterator[None]:
-    """Install a handler for SIGUSR1 that does nothing, so that the signal only wakes threads."""
-    before = signal.signal(signal.SIGUSR1, lambda *_: None)
-    yield
-    signal.signal(signal.SIGUSR1, before)
+    """Let the main thread notice each Ctrl-C at once."""
+    with interrupted.waking_main_thread():
+        yield
 
 
 class Step(task.Task):
@@ -611,7 +607,7 @@ def run_until_interrupted(engine: Any, ready: Callable[[], bool]) -> None:
 
     pressing = threading.Thread(target=interrupt)
     pressing.start()
-    with interrupted.waking_main_thread(), pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt):
         engine.run()
     pressing.join()
 
