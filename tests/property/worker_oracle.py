@@ -533,6 +533,8 @@ class Worker:
     def check(self, row: str = "own", which: int = 0) -> None:
         """A job that waited for long reads its row."""
         request = self.all("running")[which]
+        if not request.ledger:
+            return  # It has no row.
         job, receipt = self.jobs[request.receipt], request.receipt
         self.expect(self.core.on_unstarted(job), [("Check", receipt)])
         state, higher, holder = FOUND[row]
