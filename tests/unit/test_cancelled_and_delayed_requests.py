@@ -78,6 +78,10 @@ SCENARIOS: Final[dict[str, str]] = {
         " get a state > RUNNING; @41 timer > read a; reply a SUCCESS w1 3 > end a 3 by w1",
     "request that was left is not claimed, and expires":
         "left a expires=20 > read a; @21 row a OPEN > revoke a; revoked a > end a Expired",
+    "on_worker_lost=resend: request that was left and lost with its worker expires":
+        "left a expires=20 > read a; @1 row a CLAIMED w1 > ask w1 a2048;"
+        " lost w1 > read a lost=w1; row a CLAIMED w1 lost=w1 > reopen a2048;"
+        " reopened a > send a2048; @19 timer; @20 timer > revoke a",
     # Delayed start.
     "timeout=10: request is sent when it is due, and the delay does not count":
         "request a eta=30; get a state > WAITING; gained; next > 30; @29 timer;"
@@ -107,6 +111,21 @@ def test_cancel_of_many_requests_is_split_into_messages() -> None:
     messages = [effect.message for effect in script.cancel(*labels)]
     sizes = [len(worker_commands.Cancellation.from_message(each).requests) for each in messages]
     assert sizes == [_message_schemas.MAX_IDS, 1]
+
+
+def test_running_request_keeps_its_expiry_when_old_timers_are_removed() -> None:
+    script = Script("on_worker_lost=resend").play("running a expires=20")
+    for batch in range(2):
+        labels = [f"r{batch}-{n}" for n in range(600)]
+        script.shown(script.request(*labels))
+        for label in labels:
+            script.shown(script.reply(label, "SUCCESS", "w1"))
+        script.save(*labels)
+    assert len(script.tracker._timers) < 600
+    script.play(
+        "@5 lost w1 > read a lost=w1; row a CLAIMED w1 lost=w1 > reopen a2;"
+        " reopened a > send a2; @19 timer; @20 timer > revoke a"
+    )
 
 
 def test_cancel_ignores_unknown_requests() -> None:

@@ -537,7 +537,10 @@ class InFlight(RequestIndex):
 
 
 class TimerHeap:
-    """Timers of requests. They are valid until the request starts, or during a search."""
+    """Timers of requests. They are valid until the request starts, or during a search.
+
+    `EXPIRY` is valid until the request ends.
+    """
 
     __slots__ = ("_count", "_count_after_tidy", "_heap", "_last", "_order")
 
@@ -579,7 +582,7 @@ class TimerHeap:
             try:
                 for tracked in remaining:
                     self._count -= 1
-                    if _is_valid_timer(tracked):
+                    if _is_valid_timer(kind, tracked):
                         yield kind, tracked
             finally:  # The caller may raise.
                 if rest := list(remaining):
@@ -595,15 +598,20 @@ class TimerHeap:
             and self._count <= 2 * max(requests, self._count_after_tidy) + _MAX_STALE_TIMERS
         ):
             return
-        valid = ((at, n, kind, list(filter(_is_valid_timer, of))) for at, n, kind, of in self._heap)
+        valid = (
+            (at, n, kind, [tracked for tracked in of if _is_valid_timer(kind, tracked)])
+            for at, n, kind, of in self._heap
+        )
         self._heap = [timer for timer in valid if timer[3]] if requests else []
         heapq.heapify(self._heap)
         self._last.clear()
         self._count_after_tidy = self._count = sum(len(timer[3]) for timer in self._heap)
 
 
-def _is_valid_timer(tracked: TrackedRequest) -> bool:
-    return (tracked.state in pr.WAITING_STATES or tracked.lookups > 0) and tracked.live
+def _is_valid_timer(kind: str, tracked: TrackedRequest) -> bool:
+    waits = tracked.state in pr.WAITING_STATES or tracked.lookups > 0
+    # A running request may be sent again if its worker is lost.
+    return tracked.live and (waits or kind == EXPIRY)
 
 
 class RequestTable:

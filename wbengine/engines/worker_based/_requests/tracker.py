@@ -196,7 +196,7 @@ class RequestTracker:
             tracked.missing_row_reason = missing_row_reason
             # An earlier run has failed each request whose times are not valid.
             with contextlib.suppress(TypeError, ValueError):
-                tracked.read_times(now, self._wall())
+                self._read_times(tracked, now)
             effects = self._handle(rc.Inherited(tracked), now)
             if call.cancellation.cancelled and tracked.live:
                 tracked.pending_outcome = UNWANTED
@@ -213,12 +213,15 @@ class RequestTracker:
         task = call.task
         if task.eta is not None or task.expires is not None:
             try:
-                tracked.read_times(now, self._wall())
+                self._read_times(tracked, now)
             except (TypeError, ValueError) as error:
                 return self._settle(tracked, ft.Failure.from_exception(error), now=now)
-            if tracked.expires_at is not None:
-                self._timers.set(tracked.expires_at, EXPIRY, tracked)
         return self._route(tracked, now)
+
+    def _read_times(self, tracked: TrackedRequest, now: float) -> None:
+        tracked.read_times(now, self._wall())
+        if tracked.expires_at is not None:
+            self._timers.set(tracked.expires_at, EXPIRY, tracked)
 
     def _route(self, tracked: TrackedRequest, now: float) -> list[Effect]:
         if tracked.pending_outcome is not None or (
@@ -536,7 +539,8 @@ class RequestTracker:
         if kind == LOOKUP:
             return self._handle(rc.CheckDue(tracked), now) if tracked.lookups else []
         if kind == EXPIRY:
-            return self._expire(tracked, now)
+            # After its check, an inherited request is not sent any more.
+            return [] if tracked.index is self._inherited else self._expire(tracked, now)
         if kind == REPUBLISH:
             return self._republish(tracked, now)
         if kind == DUE:
@@ -861,8 +865,6 @@ class RequestTracker:
         tracked.worker = tracked.lost = tracked.queue = None
         tracked.denied = False
         tracked.next_epoch(tracked.next_number)
-        if was_inherited and tracked.expires_at is not None:
-            self._timers.set(tracked.expires_at, EXPIRY, tracked)
         if was_inherited and self.ledger is None:
             tracked.lowest_epoch = 0  # Any result of this attempt is valid.
         return effects + self._reroute(tracked, now)
