@@ -1,8 +1,8 @@
 """Transport inside one process, with the ledger of its requests: `memory://NAME`.
 
-The name identifies the broker. When its last connection closes, its messages are deleted. Messages
-are encoded as for other transports, so that no objects are shared by accident, and headers that are
-not JSON are rejected.
+The name identifies the broker. When its last connection closes, its messages are deleted. Its
+ledger remains while an engine or worker uses it. Messages are encoded as for other transports, so
+that no objects are shared by accident, and headers that are not JSON are rejected.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import os
 import threading
 import time
 import uuid
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -212,25 +213,25 @@ class _Exchange:
         self.table: _routing.RoutingTable | None = None
 
 
-class Hub:
-    """Queues, exchanges, bindings and the ledger of one broker, guarded by `lock`.
+class Hub(MemoryLedger):
+    """Queues, exchanges and bindings of one broker, which is also its ledger. `lock` guards both.
 
     `gate` is a hook for tests: it is called with each message (queue, priority, data), and if it
     returns True, the message is not stored.
     """
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self) -> None:
         self.lock = threading.RLock()
+        super().__init__(lock=self.lock)
         self.queues: dict[str, _Queue] = {}
         self.exchanges: dict[str, _Exchange] = {}
         self.message_numbers = itertools.count()
         self.connections = 0
-        self.ledger = MemoryLedger(lock=self.lock)
         self.gate: Callable[[str, int, bytes], bool] | None = None
 
 
-_hubs: dict[str, Hub] = {}
+# A process opens its ledger before its connections.
+_hubs: Final[weakref.WeakValueDictionary[str, Hub]] = weakref.WeakValueDictionary()
 _hubs_lock = threading.Lock()
 
 
@@ -239,7 +240,7 @@ def hub(name: str = "default", connections: int = 0) -> Hub:
     with _hubs_lock:
         target = _hubs.get(name)
         if target is None:
-            target = _hubs[name] = Hub(name)
+            target = _hubs[name] = Hub()
         target.connections += connections
         return target
 
@@ -247,8 +248,10 @@ def hub(name: str = "default", connections: int = 0) -> Hub:
 def _disconnect(target: Hub) -> None:
     with _hubs_lock:
         target.connections -= 1
-        if target.connections == 0 and _hubs.get(target.name) is target:
-            del _hubs[target.name]
+        if target.connections == 0:
+            with target.lock:
+                target.queues.clear()
+                target.exchanges.clear()
 
 
 class MemoryBroker(Broker):
@@ -342,13 +345,13 @@ class MemoryBroker(Broker):
 
     def open_and_publish(self, rows: Sequence[Opening], frames: Sequence[Frame]) -> list[int]:
         with self._lock:
-            self.hub.ledger.open_many([(row.id, row.epoch, row.fence) for row in rows])
+            self.hub.open_many([(row.id, row.epoch, row.fence) for row in rows])
             return [self._publish(frame) for frame in frames]
 
     def _finish(
         self, batch: Sequence[Finish], take_order: None
     ) -> tuple[Sequence[bool], Sequence[Delivery]]:
-        ledger, finished = self.hub.ledger, []
+        ledger, finished = self.hub, []
         with self._lock:
             for id, epoch, delivery, reply in batch:
                 is_own = ledger.finish(id, epoch, self._holder, reply.head + reply.body)
@@ -413,7 +416,7 @@ class MemoryBroker(Broker):
         _, number, data, redelivered = entry
         label, data = _encoding.split(data)
         delivery = self._taken[number] = Delivery(queue, entry, data, redelivered)
-        ledger = self.hub.ledger
+        ledger = self.hub
         row = _encoding.row_of(label, ledger.digest) if self._holder and label else None
         if row is not None:
             delivery.label, delivery.taken_at = label, time.monotonic()
@@ -425,7 +428,7 @@ class MemoryBroker(Broker):
         claim, delivery.claim = delivery.claim, None
         if claim is not None and claim.granted:
             id, epoch = delivery.label[1:].split(b" ")[:2]
-            self.hub.ledger.release(id.decode(), int(epoch), self._holder)
+            self.hub.release(id.decode(), int(epoch), self._holder)
 
     def refuse(self, delivery: Delivery) -> None:
         with self._lock:
@@ -518,11 +521,11 @@ def is_at(place: str, broker: object) -> bool:
 
 
 def open_place(place: str, result_ttl: float | None) -> Ledger:
-    return hub(hub_name(place)).ledger
+    return hub(hub_name(place))
 
 
 def of_broker(target: Target, role: str, result_ttl: float | None) -> Ledger:
-    return hub(target.place).ledger
+    return hub(target.place)
 
 
 KIND: Final = MemoryKind()
