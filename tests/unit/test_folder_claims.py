@@ -111,6 +111,30 @@ def test_unsettled_message_of_owned_queue_is_delivered_once(
     assert found() == [] and Folder(root).messages("mine") == [] and not store._read
 
 
+def test_reads_of_owned_queue_do_not_slow_down_with_unsettled_messages(connect: Connect) -> None:
+    """If results are saved only at the end of a run, no reply is settled before."""
+    connection = connect()
+    store = connection.broker
+    store.declare_queue("mine", owned=True)
+    store.watch("mine")
+    read: list[Delivery] = []
+    steps: list[int] = []
+    store._in._connection.set_progress_handler(lambda: steps.append(1), 100)
+
+    def steps_of_read() -> int:
+        connection.publish_raw(b"a", "mine")
+        store._next_poll_at = 0.0
+        store.refresh()
+        steps.clear()
+        read.extend(delivery for _, delivery in store.take_many([(9, ["mine"])]))
+        return len(steps)
+
+    counts = [steps_of_read() for _ in range(1000)]
+    assert len({delivery.token[0] for delivery in read}) == len(read) == 1000
+    assert max(counts[500:]) < 2 * max(counts[:200])
+    assert store.settle_many(read) and steps_of_read() < max(counts)
+
+
 def test_requeued_message_of_owned_queue_is_noticed_without_poll(connect: Connect) -> None:
     """The broker delivers the message before the next poll of the folder."""
     connection = connect()

@@ -5,8 +5,8 @@ given, it is used for both.
 
 Queues and the ledger are in one file (`folder_tables`). A connection takes messages under its own
 numbers, and claims the rows of their requests in the same step. In an owned queue, it only reads
-the messages and remembers their numbers. If a consumer dies, even by kill -9, its lock file is
-unlocked, and its messages are requeued in their old place.
+the first messages and remembers their numbers. If a consumer dies, even by kill -9, its lock file
+is unlocked, and its messages are requeued in their old place.
 """
 
 from __future__ import annotations
@@ -47,6 +47,9 @@ STALE_AFTER_SECONDS: Final = 7 * 24 * 3600.0
 
 _STALE_SWEEP_SECONDS: Final = 3600.0
 _MAX_KEY_LENGTH: Final = 250
+#: Number of unacknowledged messages of owned queues from which further ones are taken. Each read
+#: searches for the first message that was not read.
+_MAX_READ: Final = 128
 #: Interval of the search for dead consumers.
 _DEAD_SWEEP_SECONDS: Final = 2.0
 #: Interval at which consumed queues are marked as used.
@@ -68,8 +71,9 @@ _NEXT: Final = (
     f" (SELECT n, place, {_SIZE} AS size FROM message WHERE taken = {FREE} AND queue = ? %s"
     " ORDER BY place, n LIMIT ?)))"
 )
+_UNREAD: Final = "AND n NOT IN (SELECT value FROM json_each(?))"
 _TAKE: Final = (
-    f"UPDATE message SET taken = ?, at = ? WHERE n IN (SELECT n FROM {_NEXT % ''} WHERE fits)"
+    f"UPDATE message SET taken = ?, at = ? WHERE n IN (SELECT n FROM {_NEXT % _UNREAD} WHERE fits)"
 )
 _TAKEN: Final = (
     f"SELECT n, again, {_DATA}, message.id, message.epoch, request.epoch, state, holder, result,"
@@ -78,7 +82,6 @@ _TAKEN: Final = (
     " FROM message LEFT JOIN request ON request.id = message.id"
     " WHERE message.taken = ? ORDER BY place, n"
 )
-_UNREAD: Final = "AND n NOT IN (SELECT value FROM json_each(?))"
 _READ: Final = (
     f"SELECT n, again, fits, iif(fits, {_DATA}, NULL)"
     f" FROM {_NEXT % _UNREAD} JOIN message USING (n) ORDER BY place, n"
@@ -341,9 +344,8 @@ class FileBroker(Broker):
                 if max_messages > 0 and (self._fifos.consume(queue) or queue in self._nonempty):
                     # Before reading, because a concurrent requeue adds the queue again.
                     self._nonempty.discard(queue)
-                    messages = (self._read_owned if queue in self._owned else self._take)(
-                        queue, max_messages
-                    )
+                    reads = queue in self._owned and len(self._read) < _MAX_READ
+                    messages = (self._read_owned if reads else self._take)(queue, max_messages)
                     if messages:
                         return [(group, delivery) for delivery in messages]
         return []
@@ -369,7 +371,8 @@ class FileBroker(Broker):
         """
         began = time.monotonic()
         take_number = self._register() + next(self._take_numbers) % MAX_TAKES
-        if not self._in.write(_TAKE, (take_number, folder_tables.now(), queue, max_messages)):
+        read = json.dumps([*self._read] if queue in self._owned else [])
+        if not self._in.write(_TAKE, (take_number, folder_tables.now(), queue, read, max_messages)):
             return []
         try:
             rows = self._in.read(_TAKEN, (queue, take_number))
