@@ -431,7 +431,7 @@ class Tracker:
         [(done, answer)] = self._rows.reopen([(effect.request._entry, effect.epoch)])
         if not done:
             return []
-        event = recovery.RowReopened(effect.request._entry, answer)
+        event = recovery.RowReopened(effect.request._entry, effect.epoch, answer)
         return _effects(self._tracker.on_event(event, self._now))
 
     def conclude(self, effect: Conclude) -> list[Effect]:

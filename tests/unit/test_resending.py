@@ -31,6 +31,9 @@ SCENARIOS: Final[dict[str, str]] = {
         " get a state worker epoch resends > PENDING None 2 1;"
         " reply a SUCCESS w1 3 epoch=1 > ack; ignored > old_epoch=1;"
         " reply a SUCCESS w2 3 > end a 3 by w2",
+    "row of a lost worker with two topics is reopened twice, and another worker has the request":
+        f"running a kind=Again; {REOPENED} > send a2; reply a RUNNING w2 > ack; reopened a epoch=2;"
+        " get a state epoch resends > RUNNING 2 1; reply a SUCCESS w2 3 > end a 3 by w2",
     "incidents are stored before the resend":
         f"running a sink=True kind=Again; {REOPENED} > WORKER_LOST a w1, RESENT a w1, send a2",
     "ledger=None: incidents are stored before the resend":

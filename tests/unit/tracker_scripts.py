@@ -335,9 +335,12 @@ class Script:
     def revoked(self, label: str, done: bool = True) -> Effects:
         return self.tracker.on_event(rc.RowRevoked(self.entries[label], done), self.now)
 
-    def reopened(self, label: str, result: Any = None) -> Effects:
+    def reopened(self, label: str, result: Any = None, *, epoch: int | None = None) -> Effects:
+        """Report that a row was reopened, by default with the next epoch of the request."""
+        entry = self.entries[label]
         reply = None if result is None else self._stored(label, result, 1)
-        return self.tracker.on_event(rc.RowReopened(self.entries[label], reply), self.now)
+        event = rc.RowReopened(entry, epoch or entry.next_number, reply)
+        return self.tracker.on_event(event, self.now)
 
     def concluded(self, label: str) -> Effects:
         event = rc.RowConcluded(self.entries[label], self.losses[label])

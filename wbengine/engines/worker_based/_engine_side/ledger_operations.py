@@ -430,7 +430,7 @@ class LedgerWriter:
         results = self._rows.reopen([(each.tracked, each.epoch) for each in effects])
         for effect, (done, answer) in zip(effects, results, strict=True):
             if done:  # Otherwise the row is inspected again.
-                event = rc.RowReopened(effect.tracked, answer)
+                event = rc.RowReopened(effect.tracked, effect.epoch, answer)
                 self._requests.report(self._tracker.on_event, event)
 
     def _conclude(self, effects: Sequence[fx.Conclude]) -> None:

@@ -149,8 +149,9 @@ class RowRevoked(OfRequest):
 
 @dataclass(slots=True)
 class RowReopened(OfRequest):
-    """A `Reopen` succeeded, or found the `reply` of a request that is done."""
+    """A `Reopen` with this epoch succeeded, or found the `reply` of a request that is done."""
 
+    epoch: int
     reply: Reply | None
 
 

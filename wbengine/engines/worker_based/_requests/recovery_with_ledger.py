@@ -62,10 +62,12 @@ class LedgerRecovery(Recovery):
                 # `Send` ends a request with a pending outcome, too.
                 inherited = tracked.index is self._inherited
                 return [rc.Send(tracked)] if inherited else rc.end_unstarted(tracked)
-            case rc.RowReopened(_, None) if tracked.state == pr.RUNNING:
+            case rc.RowReopened(_, epoch, None) if tracked.state == pr.RUNNING:
+                if epoch < tracked.unused_epoch:
+                    return []  # It was reopened twice, and then sent to another worker.
                 tracked.resends += 1
                 return [rc.Send(tracked, lost=True)]
-            case rc.RowReopened(_, reply) if tracked.state == pr.RUNNING:
+            case rc.RowReopened(_, _, reply) if tracked.state == pr.RUNNING:
                 return _on_done(tracked, reply)
             case rc.RowConcluded(_, failure) if tracked.state == pr.RUNNING:
                 return [self._loss(tracked, failure)]
