@@ -123,6 +123,15 @@ def test_queue_for_picks_queue_with_most_slots_per_request(world: World) -> None
     assert world.finder.queue_for("a", {"t.a": 0, "t.a-b": 10}.__getitem__) == "t.a"
 
 
+@pytest.mark.parametrize("state", ["draining", "suspended"])
+def test_queue_for_avoids_queue_whose_workers_accept_no_requests(world: World, state: str) -> None:
+    """Old workers that finish long tasks get no requests that new workers can run."""
+    world.hear("old", tasks=("a",), running=4, **{hd.WBE_LIFE: {"state": state}})
+    assert world.finder.queue_for("a", lambda _: 0) == "t.a"
+    world.hear("new", tasks=("a", "b"), slots=1, running=1)
+    assert world.finder.queue_for("a", {"t.a": 0, "t.a-b": 99}.__getitem__) == "t.a-b"
+
+
 def test_queue_for_prefers_first_topic_among_equals() -> None:
     world = World(topics=("z", "y"))
     world.hear("w1", "y")
@@ -530,8 +539,12 @@ class Known:
             self.free_reports.clear()
 
     @property
+    def rests(self) -> bool:
+        return self.state not in ("idle", "busy")
+
+    @property
     def free(self) -> int:
-        return max(0, self.slots - self.running) if self.state in ("idle", "busy") else 0
+        return 0 if self.rests else max(0, self.slots - self.running)
 
 
 class History(RuleBasedStateMachine):
@@ -680,7 +693,8 @@ class History(RuleBasedStateMachine):
             assert set(finder.queues(task_cls)) == {each.queue for each in able}
             scores = Counter[str]()
             for each in able:
-                scores[each.queue] += (each.slots + each.free) * 12 // (1 + len(each.queue) % 3)
+                slots = 0 if each.rests else each.slots
+                scores[each.queue] += (slots + each.free) * 12 // (1 + len(each.queue) % 3)
             chosen = finder.queue_for(task_cls, lambda name: len(name) % 3)
             assert scores[chosen or ""] == max(scores.values(), default=0)
             worker = finder.get_worker_for_task(task_cls)

@@ -229,7 +229,7 @@ class ProxyWorkerFinder:
         """Return the queue with the most capacity per waiting request for `task_cls`, or None.
 
         The capacity is the number of slots plus that of free slots, so that a queue with free slots
-        is preferred to a busy one of the same size.
+        is preferred to a busy one of the same size. Workers that accept no requests have none.
         Of equal queues, the one of the first topic is used. Cost: O(queues that offer the task).
 
         :param waiting: `waiting(queue)` returns the number of requests of this engine in a queue.
@@ -243,7 +243,9 @@ class ProxyWorkerFinder:
             by_name, best_score, best = self._roster.queues, -1.0, ""
             for name in queues:
                 members = by_name[name]
-                score = (2 * members.slots - members.busy) / (waiting(name) + 1)
+                # Workers that rest are counted as busy.
+                capacity = 2 * members.slots - members.busy - members.resting
+                score = capacity / (waiting(name) + 1)
                 if score > best_score or (
                     score == best_score and self._rank(name) < self._rank(best)
                 ):

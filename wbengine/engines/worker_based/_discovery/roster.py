@@ -49,8 +49,9 @@ def task_name(task: Any) -> str:
 class TopicWorker:
     """One worker process on one topic, according to its last report.
 
-    `queue` is the queue of its requests, `running` the number of running tasks. Plain peers of
-    TaskFlow have no identity: all workers of a topic share one entry, and the topic is the queue.
+    `queue` is the queue of its requests, `running` the number of running tasks. A worker that
+    `rests` accepts no requests. Plain peers of TaskFlow have no identity: all workers of a topic
+    share one entry, and the topic is the queue.
 
     `last_seen` is the time of the last report, or the start of a new grace period;
     `last_reply` that of the last message about a request. `last_reports` are the times of
@@ -65,6 +66,7 @@ class TopicWorker:
     key: tuple[Any, str] = field(init=False)
     slots: int = field(init=False, default=1)
     running: int = field(init=False, default=0)
+    rests: bool = field(init=False, default=False)
     period: float | None = field(init=False, default=None)
     last_seen: float = field(init=False, default=0.0)
     last_reply: float = field(init=False, default=-math.inf)
@@ -122,12 +124,14 @@ class Queue:
     after each report.
     """
 
-    __slots__ = ("_idle", "_since", "busy", "identified_count", "members", "slots")
+    __slots__ = ("_idle", "_since", "busy", "identified_count", "members", "resting", "slots")
 
     def __init__(self) -> None:
         self.members: dict[tuple[Any, str], TopicWorker] = {}
         self.slots = 0
         self.busy = 0
+        #: The slots of members that accept no requests.
+        self.resting = 0
         self.identified_count = 0
         # Members with a free slot, ordered by the time of their last report.
         self._idle: dict[tuple[Any, str], TopicWorker] = {}
@@ -177,6 +181,7 @@ class Queue:
         busy = min(worker.slots, worker.running)
         self.slots += sign * worker.slots
         self.busy += sign * busy
+        self.resting += sign * worker.slots * worker.rests
         self.identified_count += sign * (worker.identity is not NO_IDENTITY)
         if sign < 0:
             self._idle.pop(worker.key, None)
@@ -250,9 +255,10 @@ class Roster:
             self.describe(worker, heartbeat.life)
         slots = max(1, worker.slots if heartbeat.slots is None else heartbeat.slots)
         running = worker.running if heartbeat.running is None else heartbeat.running
-        if worker.life is not None and worker.life.state in _RESTING_STATES:
-            running = max(running, slots)  # This worker accepts no requests.
-        self.update(worker, slots, running)
+        rests = worker.life is not None and worker.life.state in _RESTING_STATES
+        if rests:
+            running = max(running, slots)
+        self.update(worker, slots, running, rests=rests)
         has_load = heartbeat.running is not None  # Plain peers do not report it.
         worker.report(now, worker.period or default_period, has_load and running < slots)
         return gained
@@ -300,10 +306,10 @@ class Roster:
             self._bytes += added_bytes
             worker.life = life
 
-    def update(self, worker: TopicWorker, slots: int, running: int) -> None:
+    def update(self, worker: TopicWorker, slots: int, running: int, *, rests: bool = False) -> None:
         queue = self.queues[worker.queue]
         queue.count(worker, -1)
-        worker.slots, worker.running = slots, running
+        worker.slots, worker.running, worker.rests = slots, running, rests
         queue.count(worker, +1)
 
     def remove(self, worker: TopicWorker) -> None:
