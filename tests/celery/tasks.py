@@ -290,3 +290,15 @@ def flaky(self: Any, path: str, times: int, most: int = 3) -> int:
     if MINE == "celery":
         raise self.retry(countdown=0.05, max_retries=most, exc=Odd("too often", ran))
     raise wire.Retry(countdown=0.05, max_retries=most, exc=Odd("too often", ran))
+
+
+@task
+def hold_then_retry(self: Any, path: str, gate: str) -> str:
+    """Wait like `hold`, but request a retry instead of the first result."""
+    write(path, "ran")
+    until_there(gate)
+    if MINE == "celery":
+        return MINE if self.request.retries else self.retry(countdown=0.05)
+    if wire.current().retries:
+        return MINE
+    raise wire.Retry(countdown=0.05)

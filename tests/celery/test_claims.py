@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import celery as celerys
 import pytest
@@ -18,7 +19,7 @@ import pytest
 from tests.celery import peers
 from tests.celery.conftest import Bed, Ours
 from tests.celery.journal import lines
-from tests.support import brokers
+from tests.support import brokers, tcp_proxy
 from tests.support.workers import until
 from wbengine import exceptions
 from wbengine.engines.worker_based import ledger as ledgers
@@ -110,6 +111,33 @@ def test_task_runs_once_if_connection_is_lost_while_it_runs(
         assert running.wait() == 0  # the redelivered message is acknowledged
     assert own.call("depth", peers.QUEUE) == 0
     assert len(lines(path)) == 1
+
+
+@pytest.mark.parametrize("kind", ["rabbitmq"])
+@pytest.mark.parametrize("task", ["hold", "hold_then_retry"])
+def test_follow_up_messages_are_sent_after_broker_is_reachable_again(
+    task: str, own: Bed, tmp_path: Path
+) -> None:
+    """Celery cannot send the chain, or the retry.  The redelivered message does."""
+    path, after, gate = tmp_path / "path", tmp_path / "after", tmp_path / "gate"
+    chain = [{"task": f"{NAME}note", "args": [str(after)], "options": {}, "immutable": True}]
+    place = urlsplit(own.url)
+    with tcp_proxy.threaded(place.port or 0) as proxy:
+        url = own.url.replace(f":{place.port}/", f":{proxy.port}/")
+        words = "--threads", "2", "--ledger", own.backend
+        conf: dict[str, Any] = {"backend": own.backend, "task_publish_retry": False}
+        with peers.wbengine_worker(tmp_path, url, *words, **conf) as running:
+            task_id = send(own, task, path, gate, chain=chain)
+            until(lambda: lines(path))
+            proxy.refuse()
+            proxy.cut()
+            gate.touch()
+            until(lambda: running.text.count("Cannot connect to") == 3)
+            proxy.accept()
+            until(after.exists, within=20.0)
+            (result,) = own.call("wait", task_id)
+    assert (result["state"], result["value"]) == ("SUCCESS", "wbengine")
+    assert len(lines(path)) == (1 if task == "hold" else 2)
 
 
 @pytest.mark.parametrize("kind", ["redis"])

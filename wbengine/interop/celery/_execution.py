@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
 import celery
+import kombu.exceptions
 from celery import exceptions as theirs
 
 from wbengine import exceptions, running
@@ -174,7 +175,9 @@ class Job:
         if not self.dropped:
             if self.outcome is None:  # one of Celery's own tasks
                 self.store_outcome({"kind": "ignored"})
-            self._sent()
+            # A failure despite a value: Celery could not send the follow-up messages.
+            if not (self.outcome and self.outcome["kind"] == "value" and result[0]):
+                self._sent()
         self.delivery.end(result)
 
     def store_outcome(self, outcome: _run_claims.Outcome) -> bool:
@@ -223,7 +226,13 @@ def call(
         if job.terminated:
             raise theirs.Ignore  # Celery has already reported the revocation
     assert job.outcome is not None
-    return _return_outcome(task, job.outcome, job.limit.hard)
+    try:
+        return _return_outcome(task, job.outcome, job.limit.hard)
+    except theirs.Reject as error:
+        if host.owned is None or not isinstance(error.reason, kombu.exceptions.OperationalError):
+            raise
+        job.dropped = True  # The retry was not sent. The redelivered message sends it.
+        raise theirs.Reject(error.reason, requeue=True) from error
 
 
 def _run(
