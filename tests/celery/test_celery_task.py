@@ -100,6 +100,7 @@ def test_address_is_read_from_app_settings() -> None:
         result_serializer="msgpack",
         control_exchange="ctl",
         result_backend_transport_options={"global_keyprefix": "p-"},
+        broker_transport_options={"global_keyprefix": "q-"},
     )
     address = _publisher.address_of(given)
     assert address == (
@@ -109,6 +110,7 @@ def test_address_is_read_from_app_settings() -> None:
         "application/x-msgpack",
         "ctl",
         "celeryev",
+        {"global_keyprefix": "q-"},
     )
     assert _publisher.route_of(given, "t", None, None, None)[:2] == ("", "work")
     task = Space(name="proj.sub", app=given)

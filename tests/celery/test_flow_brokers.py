@@ -6,9 +6,12 @@ import socket
 import uuid
 from typing import Any
 
+import celery as celerys
 import pytest
 import redis
 
+from tests.celery import peers
+from tests.celery.conftest import Bed
 from wbengine import engines, exceptions
 from wbengine.interop.celery import _reconnecting
 from wbengine.interop.celery.task import CeleryTask
@@ -60,6 +63,29 @@ def test_missing_permission_to_subscribe_to_results_fails_flow(broker_servers: A
                     engines.run(flow, engine="parallel")
             finally:
                 admin.acl_deluser(user)
+
+
+@pytest.mark.parametrize("kind", ["redis"])
+@pytest.mark.parametrize(
+    ("options", "has_store"),
+    [
+        ({"global_keyprefix": "prefix-"}, False),
+        ({"sep": ":", "priority_steps": list(range(10))}, True),
+    ],
+)
+def test_transport_options_of_app_apply_to_its_tasks(
+    options: dict[str, Any], has_store: bool, own: Bed, celery: peers.Celery
+) -> None:
+    """They define the keys of queues in Redis.  A worker reads no others."""
+    backend = str(own.backend) if has_store else "rpc://"
+    app = celerys.Celery("x", broker=str(own.url), backend=backend, set_as_current=False)
+    app.conf.broker_transport_options = options
+    name = f"{peers.NAME}.add"
+    added = CeleryTask(name, app, args=["x", "y"], provides="sum", priority=5, timeout=20)
+    with celery.worker(own.url, "threads", backend=backend, broker_transport_options=options):
+        flow = linear_flow.Flow("f").add(added)
+        values = engines.run(flow, inputs={"x": 1, "y": 2}, engine="parallel")
+    assert values["sum"] == 3
 
 
 @pytest.mark.parametrize("scheme", ["amqp", "redis"])

@@ -10,7 +10,7 @@ import math
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -58,19 +58,23 @@ class Address(NamedTuple):
     content_type: str = _serializers.JSON
     control: str = "celery"
     events: str = events.EXCHANGE
+    #: Celery's `broker_transport_options`, if the broker is a Redis.
+    options: _results.Options = _results.Options()
 
     def reader(self) -> _results.Reader | None:
         """Return this process's reader for the results, or None if results are disabled."""
         if self.backend == DISABLED:
             return None
         if self.backend == RPC:
-            return _reconnecting.shared_instance(_results.RpcReader, self.broker, self.content_type)
+            arguments: tuple[Any, ...] = self.broker, self.content_type, self.options
+            return _reconnecting.shared_instance(_results.RpcReader, *arguments)
         arguments = self.backend, self.content_type, self.prefix
         return _reconnecting.shared_instance(_results.RedisReader, *arguments)
 
     def publisher(self) -> Publisher:
         """Return this process's publisher for the broker."""
-        return _reconnecting.shared_instance(Publisher, self.broker, self.control, self.events)
+        arguments = self.broker, self.control, self.events, self.options
+        return _reconnecting.shared_instance(Publisher, *arguments)
 
 
 class Route(NamedTuple):
@@ -120,6 +124,7 @@ def address_of(
         _serializers.mime_type(result_serializer or ask("result_serializer") or "json"),
         str(ask("control_exchange") or "celery"),
         str(ask("event_exchange") or events.EXCHANGE),
+        _results.Options({} if target.amqp else ask("broker_transport_options") or {}),
     )
 
 
@@ -178,13 +183,15 @@ def _backend(url: str) -> str:
     return url
 
 
-def _target(url: str) -> transports.Target:
+def _target(url: str, options: Mapping[str, Any] | None = None) -> transports.Target:
     target = transports.kombu_target(url, options={"confirm_publish": True, "heartbeat": 0})
     if "://" not in url:
         raise ValueError(
             f"The URL of a broker must begin with its transport, as in amqp://{target.shown}"
         )
-    return target if target.amqp else transports.kombu_target(url, options=_results.BROKER_OPTIONS)
+    if target.amqp:
+        return target
+    return transports.kombu_target(url, options={**_results.BROKER_OPTIONS, **(options or {})})
 
 
 def hostname() -> str:
@@ -232,8 +239,14 @@ class OutgoingTask:
 class Publisher(_reconnecting.ReconnectLoop):
     """Publishes messages to one broker in order, and resends unconfirmed ones."""
 
-    def __init__(self, url: str, control: str = "celery", event_exchange: str = "celeryev") -> None:
-        self._target = _target(url)
+    def __init__(
+        self,
+        url: str,
+        control: str = "celery",
+        event_exchange: str = "celeryev",
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._target = _target(url, options)
         super().__init__(f"the Celery broker at {self._target.shown}")
         #: Pending jobs in order; a job is removed after it has succeeded.
         self._jobs: collections.deque[Callable[[], None]] = collections.deque()

@@ -24,8 +24,8 @@ from wbengine.transports import _reasons
 from wbengine.types import failure as ft
 
 __all__ = [
-    "BROKER_OPTIONS", "ENDED", "Reader", "RedisReader", "RpcReader", "SentTask", "failure_of",
-    "redis_url",
+    "BROKER_OPTIONS", "ENDED", "Options", "Reader", "RedisReader", "RpcReader", "SentTask",
+    "failure_of", "redis_url",
 ]  # fmt: skip
 
 LOG: Final = logging.getLogger(__name__)
@@ -53,6 +53,15 @@ BROKER_OPTIONS: Final[Mapping[str, Any]] = {
     "socket_keepalive": True,
     "health_check_interval": 10,
 }
+
+
+class Options(dict[str, Any]):
+    """Transport options that can be a part of a key."""
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(frozenset(self))
+
+
 #: Certificate requirements of a Redis URL, in Celery's notation.
 _CERTIFICATE_MODE: Final = re.compile("(?<=ssl_cert_reqs=)CERT_(NONE|OPTIONAL|REQUIRED)")
 
@@ -146,9 +155,12 @@ class RpcReader(Reader):
     The queue outlives connections, so that results are kept during a disconnection.
     """
 
-    def __init__(self, url: str, content_type: str = JSON) -> None:
+    def __init__(
+        self, url: str, content_type: str = JSON, options: Mapping[str, Any] | None = None
+    ) -> None:
         is_redis = url.startswith(("redis", "sentinel"))
-        self._target = transports.kombu_target(url, options=BROKER_OPTIONS if is_redis else {})
+        all_options = {**BROKER_OPTIONS, **(options or {})} if is_redis else {}
+        self._target = transports.kombu_target(url, options=all_options)
         super().__init__(self._target.shown, content_type)
         name = f"wbengine-replies-{uuid.uuid4()}"
         self.queue = kombu.Queue(
