@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import uuid
+from pathlib import Path
 from typing import Any
 
 import celery as celerys
@@ -12,6 +13,8 @@ import redis
 
 from tests.celery import peers
 from tests.celery.conftest import Bed
+from tests.celery.journal import lines
+from tests.support.workers import until
 from wbengine import engines, exceptions
 from wbengine.interop.celery import _reconnecting
 from wbengine.interop.celery.task import CeleryTask
@@ -86,6 +89,21 @@ def test_transport_options_of_app_apply_to_its_tasks(
         flow = linear_flow.Flow("f").add(added)
         values = engines.run(flow, inputs={"x": 1, "y": 2}, engine="parallel")
     assert values["sum"] == 3
+
+
+@pytest.mark.parametrize("kind", ["rabbitmq"])
+def test_queue_of_task_is_declared_as_its_app_defines_it(
+    own: Bed, celery: peers.Celery, tmp_path: Path
+) -> None:
+    """A worker that starts later cannot use a queue with other arguments."""
+    path = tmp_path / "path"
+    app = celerys.Celery("x", broker=str(own.url), set_as_current=False)
+    app.conf.task_queue_max_priority = 5
+    name = f"{peers.NAME}.note"
+    noted = CeleryTask(name, app, queue="urgent", ignore_result=True, inject={"path": str(path)})
+    engines.run(linear_flow.Flow("f").add(noted), engine="parallel")
+    with celery.worker(own.url, "threads", queue="urgent", task_queue_max_priority=5):
+        until(lambda: lines(path))
 
 
 @pytest.mark.parametrize("scheme", ["amqp", "redis"])

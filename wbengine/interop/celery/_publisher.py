@@ -137,6 +137,9 @@ def route_of(
 ) -> Route:
     """Return the route of a task's messages, from the arguments or from the routes of the app.
 
+    The app also defines the queue of a name, because a queue that exists with other arguments
+    prevents the start of Celery's workers.
+
     Like Celery, publish to the default exchange, with the queue's name as routing key, if the queue
     is bound to a direct exchange.
 
@@ -156,7 +159,10 @@ def route_of(
         conf = getattr(app_or_url, "conf", None)
         queue = getattr(conf, "task_default_queue", None) or "celery"
     if isinstance(queue, str):
-        queue = kombu.Queue(queue, kombu.Exchange(queue, type="direct"), routing_key=queue)
+        try:
+            queue = app_or_url.amqp.queues[queue]
+        except (AttributeError, KeyError):  # a URL, or an app that does not define the queue
+            queue = kombu.Queue(queue, kombu.Exchange(queue, type="direct"), routing_key=queue)
     if not isinstance(queue, kombu.Queue):
         raise TypeError(f"queue must be a name or a kombu.Queue, got {queue!r:.80}")
     if not (exchange and routing_key) and queue.exchange.type == "direct":

@@ -59,7 +59,8 @@ class CeleryTask(Task):
         backend, the queues and the routes. Celery itself is not needed here.
     :param name: the name of the atom; default: the name of the Celery task.
     :param args: names of arguments to send by position, in this order. Others are sent by name.
-    :param queue: the name of a queue, or a `kombu.Queue`; default: the app's routes, or `'celery'`.
+    :param queue: the name of a queue, as the app defines it, or a `kombu.Queue`; default: the app's
+        routes, or `'celery'`.
     :param exchange: an exchange to publish to, with `routing_key`, instead of a queue.
     :param result_backend: `'rpc://'` (the default with a URL) or the URL of a Redis.
     :param timeout: maximum number of seconds to wait for the result.
