@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import socket
+import threading
+import time
 import uuid
 from pathlib import Path
 from typing import Any
 
 import celery as celerys
+import kombu
 import pytest
 import redis
 
@@ -16,9 +19,9 @@ from tests.celery.conftest import Bed
 from tests.celery.journal import lines
 from tests.support.workers import until
 from wbengine import engines, exceptions
-from wbengine.interop.celery import _reconnecting
+from wbengine.interop.celery import _publisher, _reconnecting
 from wbengine.interop.celery.task import CeleryTask
-from wbengine.patterns import linear_flow
+from wbengine.patterns import linear_flow, unordered_flow
 
 
 def wrong(url: Any) -> str:
@@ -104,6 +107,28 @@ def test_queue_of_task_is_declared_as_its_app_defines_it(
     engines.run(linear_flow.Flow("f").add(noted), engine="parallel")
     with celery.worker(own.url, "threads", queue="urgent", task_queue_max_priority=5):
         until(lambda: lines(path))
+
+
+def test_messages_sent_during_memory_alarm_arrive_once_after_it_ends(
+    broker_servers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker would run a second copy of a message."""
+    monkeypatch.setattr(_publisher, "_CONFIRM_SECONDS", 0.5)
+    server = broker_servers["own rabbitmq"]
+    with server.place() as url:
+        server.alarm()
+        tasks = [CeleryTask("x", str(url), f"t{n}", ignore_result=True) for n in range(3)]
+        flow = unordered_flow.Flow("f").add(*tasks)
+        running = threading.Thread(target=engines.run, args=(flow,), kwargs={"engine": "parallel"})
+        running.start()
+        time.sleep(3)  # several times the timeout of a confirmation
+        assert running.is_alive()
+        server.calm()
+        running.join()
+        with kombu.Connection(str(url)) as connection:
+            queue = connection.SimpleQueue("celery")
+            ids = [queue.get(timeout=10).properties["correlation_id"] for _ in range(3)]
+            assert len(set(ids)) == 3 and not queue.qsize()
 
 
 @pytest.mark.parametrize("scheme", ["amqp", "redis"])

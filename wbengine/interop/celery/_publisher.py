@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 
 import kombu
 from amqp import exceptions as amqp_errors
+from amqp import spec
 from kombu import clocks, pidbox
 
 from wbengine import exceptions, transports
@@ -260,6 +261,8 @@ class Publisher(_reconnecting.ReconnectLoop):
         # Only the publisher's thread uses the attributes below.
         self._connection: kombu.Connection | None = None
         self._producer: kombu.Producer | None = None
+        #: Whether RabbitMQ has an alarm.
+        self._is_blocked = False
         #: Time of the last declaration of each queue.
         self._declared: dict[str, float] = {}
         self._events: list[events.Event] = []
@@ -382,13 +385,42 @@ class Publisher(_reconnecting.ReconnectLoop):
         confirms = (
             {"mandatory": True, "confirm_timeout": _CONFIRM_SECONDS} if self._target.amqp else {}
         )
-        producer.publish(
-            message.wire.body,
-            exchange=message.route.exchange,
-            routing_key=message.route.routing_key,
-            **confirms,
-            **message.wire.arguments(),
-        )
+        try:
+            producer.publish(
+                message.wire.body,
+                exchange=message.route.exchange,
+                routing_key=message.route.routing_key,
+                **confirms,
+                **message.wire.arguments(),
+            )
+        except TimeoutError:
+            self._await_confirmation(producer.channel)
+
+    def _await_confirmation(self, channel: Any) -> None:
+        """Wait for the end of an alarm of RabbitMQ, which then reads the message.
+
+        A second copy of the message would run, too.
+
+        :raises TimeoutError: if the broker has no alarm.
+        """
+
+        def on_reply(method: object, *_: object) -> None:
+            if method == spec.Basic.Nack:
+                raise amqp_errors.MessageNacked
+
+        while self._is_blocked:
+            with contextlib.suppress(TimeoutError):
+                replies = [spec.Basic.Ack, spec.Basic.Nack]
+                channel.wait(replies, callback=on_reply, timeout=_CONFIRM_SECONDS)
+                return
+        raise TimeoutError("the broker did not confirm a message")
+
+    def _on_blocked(self, reason: str) -> None:
+        self._is_blocked = True
+        self._note_unavailable("it is short of memory or disk space")
+
+    def _on_unblocked(self) -> None:
+        self._is_blocked = False
 
     def _failure(self, message: OutgoingTask, error: Exception) -> Exception | None:
         """Return the failure of a message after an error, or None to send it again."""
@@ -418,6 +450,10 @@ class Publisher(_reconnecting.ReconnectLoop):
             self._connection = connecting.reach(
                 self._target, self._stopping, within=10.0, on_failure=self._note_unavailable
             )
+            if self._target.amqp:
+                self._is_blocked = False
+                raw = self._connection.connection
+                raw.on_blocked, raw.on_unblocked = self._on_blocked, self._on_unblocked
             self._producer = kombu.Producer(self._connection.channel(), auto_declare=False)
             self._exchange.type = events.exchange_type(self._connection.transport.driver_type)
         return self._producer
