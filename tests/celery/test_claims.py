@@ -325,6 +325,35 @@ def test_task_that_raises_worker_lost_is_not_requeued(own: Bed, ours: Ours, tmp_
     assert lines(path) == ["ran"]
 
 
+class Attack:
+    """A value whose pickle creates a file when it is loaded."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self._path,)
+
+
+@pytest.mark.parametrize("kind", ["redis"])
+def test_pickle_in_row_of_ledger_is_not_loaded(own: Bed, ours: Ours, tmp_path: Path) -> None:
+    """By default, the ledger is the broker: each of its clients can write rows."""
+    path, attacked, task_id = tmp_path / "path", tmp_path / "attacked", str(uuid.uuid4())
+    key = key_of(task_id, "note", path)
+    rows = ledgers.open_ledger(own.backend, "worker", None)
+    rows.open(key, 1)
+    assert rows.claim(key, 1, "attacker").granted
+    outcome = {"kind": "value", "value": Attack(attacked)}
+    assert rows.finish(key, 1, "attacker", _run_claims._dumps(outcome, "pickle"))
+    rows.close()
+    with ours("--threads", "1", "--ledger", own.backend) as running:
+        send(own, "note", path, task_id=task_id)
+        until(lambda: "it already ended with this id" in running.text)
+        assert running.stop() == 0
+    assert not attacked.exists() and "cannot be read" in running.text
+    assert own.call("depth", peers.QUEUE) == 0
+
+
 @pytest.mark.parametrize("kind", ["redis"])
 def test_task_that_expires_while_waiting_for_its_claim_is_not_run(
     own: Bed, ours: Ours, tmp_path: Path

@@ -523,7 +523,10 @@ def _claims_of(app: celery.Celery, options: SimpleNamespace) -> _run_claims.Clai
     ttl: float | None = retention(app)
     if shared:
         ttl = None if options.result_ttl is None else max(options.result_ttl, ttl)
-    return _run_claims.Claims(place, ttl, shared=shared, serializer=app.conf.result_serializer)
+    conf = app.conf
+    return _run_claims.Claims(
+        place, ttl, shared=shared, serializer=conf.result_serializer, accept=conf.accept_content
+    )
 
 
 def retention(app: celery.Celery) -> float:

@@ -22,7 +22,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -84,15 +84,25 @@ class Claims:
 
     :param ttl: minimum age in seconds at which rows are removed; None keeps them forever.
     :param shared: the ledger also contains rows of flows.
+    :param accept: serializers of results that may be read, besides `serializer`.
     """
 
     ledger: _ledger.Ledger
 
-    def __init__(self, place: str, ttl: float | None, *, shared: bool, serializer: str) -> None:
+    def __init__(
+        self,
+        place: str,
+        ttl: float | None,
+        *,
+        shared: bool,
+        serializer: str,
+        accept: Iterable[str] = (),
+    ) -> None:
         self._place = place
         self._ttl = ttl
         self._shared = shared
         self._serializer = serializer
+        self._accept = serialization.prepare_accept_content([serializer, *accept])
         self._holder = ""
         self._stopping = conditions.Event()
         self._renewed = -math.inf
@@ -149,7 +159,11 @@ class Claims:
             if reply.verdict == _ledger.DONE:
                 if ledger.state(run.key + _SENT) is not None:
                     return Verdict()
-                return Verdict(outcome=_loads(reply.result or b""))
+                try:
+                    return Verdict(outcome=_loads(reply.result or b"", self._accept))
+                except Exception as error:  # any client of the ledger can write it
+                    LOG.error("the stored result of a Celery task cannot be read: %.200r", error)
+                    return Verdict()
             if reply.verdict == _ledger.MISSING:
                 ledger.open(run.key, run.epoch)
             elif reply.verdict == _ledger.HELD:
@@ -281,10 +295,14 @@ def _dumps(outcome: Outcome, serializer: str) -> bytes:
     return head + b"\n" + (body if isinstance(body, bytes) else body.encode())
 
 
-def _loads(stored: bytes) -> Outcome:
+def _loads(stored: bytes, accept: Collection[str]) -> Outcome:
+    """Return an outcome.
+
+    :param accept: content types that may be read: loading a pickle can execute any code.
+    """
     head, _, body = stored.partition(b"\n")
     content_type, encoding = json.loads(head)
-    outcome: Outcome = serialization.loads(body, content_type, encoding, accept=[content_type])
+    outcome: Outcome = serialization.loads(body, content_type, encoding, accept=accept)
     if failure := outcome.get("failure"):
         outcome["failure"] = ft.Failure.from_dict(failure)
     return outcome
