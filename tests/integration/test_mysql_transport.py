@@ -6,6 +6,7 @@ import contextlib
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pymysql
 import pytest
@@ -93,6 +94,28 @@ def test_open_transaction_of_lost_session_is_ended_by_next_one(database: Databas
     lost._note_loss()
     database.open()
     assert len(take(worker)) == 1
+
+
+@pytest.mark.parametrize("statement", ["INSERT INTO wbe_ledger", "SELECT id, epoch"])
+def test_engine_frozen_within_a_transaction_until_next_run_opens_nothing(
+    database: Database, monkeypatch: pytest.MonkeyPatch, statement: str
+) -> None:
+    """The next run may have completed the request, and deleted its row."""
+    engine = database.open()
+    execute = pymysql.cursors.Cursor.execute
+
+    def execute_late(cursor: pymysql.cursors.Cursor, query: str, *values: Any) -> int:
+        if query.startswith(statement):
+            monkeypatch.undo()
+            database.ledger.raise_fence(_ledger.Fence.of("flow", 2))
+            assert database.ledger.state("a") is None
+        return int(execute(cursor, query, *values))
+
+    monkeypatch.setattr(pymysql.cursors.Cursor, "execute", execute_late)
+    row = _ledger.Opening("a", 1, _ledger.Fence.of("flow", 1))
+    engine.open_and_publish([row], [Frame("", "q", 0, b"a?")])
+    assert pymysql.cursors.Cursor.execute is execute
+    assert database.ledger.state("a") is None and database.messages() == []
 
 
 def test_step_of_ledger_ends_without_rollback(

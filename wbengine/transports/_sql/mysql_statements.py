@@ -24,7 +24,7 @@ Times are seconds on the clock of the server.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any, Final
 
 import pymysql
@@ -84,6 +84,11 @@ class Transaction:
     def count(self, statement: str, values: Mapping[str, Any] | None = None) -> int:
         """Execute a statement. Return the number of matching rows."""
         return int(self._cursor.execute(statement, values))
+
+    def roll_back(self) -> None:
+        """Undo all statements, and begin again."""
+        self._cursor.execute("ROLLBACK")
+        self.routes = None
 
     def insert_new(self, statement: str, values: Mapping[str, Any]) -> bool:
         """Insert a row unless it exists. Return whether it is new."""
@@ -261,20 +266,22 @@ def _places(values: Values) -> Iterable[tuple[int, str, int]]:
         yield number - 1, queue, place
 
 
-def OPEN_AND_PUBLISH(transaction: Transaction, values: Values) -> Rows:
+def OPEN_AND_PUBLISH(
+    transaction: Transaction, values: Values, fenced: Set[str] = frozenset()
+) -> Rows:
     """Open rows, which replace OPEN rows with lower epochs, and publish their requests.
 
     Requests of runs below their fence are left out. The messages of rows that an earlier attempt
     tried to open are published only if this statement opens them.
+
+    :param fenced: ids of rows whose runs are known to be below their fences.
     """
     if not _is_routed(transaction, values):
         return [(0,)]
     ids, epochs, data = values["ids"], values["epochs"], values["data"]
     tried = [id for id, was_tried in zip(ids, values["tried"], strict=True) if was_tried]
-    left_out = _below_fence(transaction, values)
+    left_out = {*fenced}
     new = sorted(row for row in zip(ids, epochs, strict=True) if row[0] not in left_out)
-    if not new:
-        return [(len(ids),)]
     if tried:
         epochs_by_id = dict(new)
         left_out |= {
@@ -288,6 +295,12 @@ def OPEN_AND_PUBLISH(transaction: Transaction, values: Values) -> Rows:
         [{"id": id, "epoch": epoch} for id, epoch in new],
         replacing_open_rows("wbe_ledger", is_mysql=True),
     )
+    # This process can be frozen before each statement. Now a run that raises a fence after the
+    # check waits for the locks of the rows.
+    below_fence = _below_fence(transaction, values)
+    if not below_fence <= fenced:
+        transaction.roll_back()
+        return OPEN_AND_PUBLISH(transaction, values, below_fence)
     _publish(
         transaction,
         (
