@@ -134,6 +134,9 @@ def test_step_of_ledger_ends_without_rollback(
 # -- limits
 
 
+MAX_PACKET = 48_192
+
+
 @pytest.fixture
 def small_packets(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let each session read a small limit from its server."""
@@ -141,7 +144,7 @@ def small_packets(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def configure_small(session: MySQLSession) -> tuple[int, str]:
         identity = configure(session)
-        session.max_message_bytes = 20_000
+        session.max_message_bytes = MAX_PACKET // 2 - 4096
         return identity
 
     monkeypatch.setattr(MySQLSession, "_configure", configure_small)
@@ -165,6 +168,23 @@ def test_task_fails_if_its_request_or_result_exceeds_packet_of_server(
         pytest.raises(exceptions.TooLarge, match="max_allowed_packet"),
     ):
         engines.run(flow, engine="workers", url=mariadb_url, inputs=inputs)
+
+
+@pytest.mark.usefixtures("small_packets")
+def test_statements_with_several_messages_fit_into_packet_of_server(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = database.open()
+    sizes = []
+    execute = pymysql.cursors.Cursor.execute
+
+    def execute_measured(cursor: pymysql.cursors.Cursor, query: str, *values: Any) -> int:
+        sizes.append(len(query))
+        return int(execute(cursor, query, *values))
+
+    monkeypatch.setattr(pymysql.cursors.Cursor, "execute", execute_measured)
+    assert all(engine.publish_many([Frame("", "q", 0, b"x" * 9_000)] * 8))
+    assert len(database.messages()) == 8 and max(sizes) < MAX_PACKET
 
 
 @pytest.mark.slow

@@ -50,8 +50,8 @@ class MySQLSession(Session):
     error = pymysql.Error
     format_statement = sql.FORMAT
 
-    #: Maximum size of an encoded message.
-    max_message_bytes: int
+    #: Maximum size of an encoded message; 0: not yet known.
+    max_message_bytes = 0
 
     def _make_engine(self, options: _sql.DatabaseOptions) -> sa.Engine:
         timeouts = {"read_timeout": _READ_SECONDS, "write_timeout": _READ_SECONDS}
@@ -112,7 +112,7 @@ class MySQLSession(Session):
 
     def _transact(self, statements: Sequence[Statement]) -> list[list[Any]]:
         try:
-            transaction = sql.Transaction(self._driver)
+            transaction = sql.Transaction(self._driver, self.max_message_bytes)
             results = [
                 transaction.rows(statement, values)
                 if isinstance(statement, str)

@@ -70,11 +70,13 @@ _MAX_INLINE_BYTES: Final = 64 * 1024
 class Transaction:
     """A transaction. Its owner ends it.
 
+    :param max_message_bytes: the maximum size of a message that the server accepts.
     :ivar routes: the version of the routing that a statement has read; None: not yet.
     """
 
-    def __init__(self, driver: Any) -> None:
+    def __init__(self, driver: Any, max_message_bytes: int) -> None:
         self._cursor = driver.cursor()
+        self._max_insert_bytes = min(_MAX_INSERT_BYTES, max_message_bytes)
         self.routes: int | None = None
 
     def rows(self, statement: str, values: Mapping[str, Any] | None = None) -> list[Any]:
@@ -105,15 +107,16 @@ class Transaction:
 
         :param start: the statement before its rows, and `row` is one of them.
         """
-        for texts in _batches([self._cursor.mogrify(row, values) for values in rows]):
+        texts_of_rows = [self._cursor.mogrify(row, values) for values in rows]
+        for texts in _batches(texts_of_rows, self._max_insert_bytes):
             self._cursor.execute(f"{start} {', '.join(texts)} {end}")
 
 
-def _batches(texts: Sequence[str]) -> Iterator[list[str]]:
+def _batches(texts: Sequence[str], max_bytes: int) -> Iterator[list[str]]:
     batch: list[str] = []
     size = 0
     for text in texts:
-        if batch and size + len(text) > _MAX_INSERT_BYTES:
+        if batch and size + len(text) > max_bytes:
             yield batch
             batch, size = [], 0
         batch.append(text)
