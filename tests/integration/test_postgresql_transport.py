@@ -13,6 +13,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests.seams import requests
 from tests.support import servers, sql_ends
 from tests.support.sql_ends import DEAD_AFTER_SECONDS, finish, publish, take
 from tests.support.waiting import MARGIN, SOON, until
@@ -382,6 +383,46 @@ def test_queue_of_owner_that_reports_during_a_sweep_is_kept(database: Database) 
 
 
 # -- servers that refuse
+
+
+def test_consumer_that_leaves_during_an_order_requeues_ordered_requests(
+    database: Database,
+) -> None:
+    """The worker lives, so the request would be lost: no worker received it, or can claim it."""
+    with contextlib.ExitStack() as stack:
+        worker, writer, engine = (
+            stack.enter_context(contextlib.closing(requests.Requests(database.url, name)))
+            for name in ("w", "w", "")
+        )
+        engine.open(("a", 1), ("b", 1))
+        consumer, received = worker.consume(1)
+        worker.broker.drain(60)
+        with pytest.raises(TimeoutError):
+            worker.broker.drain(0.01)
+        order = consumer.order([received[0].delivery])
+        database.ask(
+            "CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS"
+            " $$ BEGIN PERFORM pg_advisory_xact_lock(1); RETURN OLD; END $$"
+        )
+        database.ask(
+            "CREATE CONSTRAINT TRIGGER wait AFTER UPDATE ON wbe_messages DEFERRABLE INITIALLY"
+            " DEFERRED FOR EACH ROW WHEN (NEW.take IS NOT NULL) EXECUTE FUNCTION wait()"
+        )
+        waiting = "SELECT 1 FROM pg_locks WHERE NOT granted"
+        with psycopg.connect(database.url) as other, ThreadPoolExecutor(2) as pool:
+            other.execute("SELECT pg_advisory_xact_lock(1)")
+            finishing = pool.submit(writer.finish, (received[0], b"r"), order=order)
+            until(lambda: len(database.ask(waiting)) == 1)
+            worker.broker._session._driver.close()  # The connection is lost.
+            leaving = pool.submit(worker.broker.release)
+            until(lambda: len(database.ask(waiting)) == 2)
+            other.rollback()
+            assert finishing.result() == [True]
+            leaving.result()
+        order.deliver()
+        assert len(received) == 1
+        assert database.ledger.state("b") == _ledger.Row("b", 1, "open")
+        assert (None, False) in database.messages()
 
 
 def test_reply_to_a_row_that_is_concluded_meanwhile_is_not_foreign(database: Database) -> None:

@@ -280,6 +280,11 @@ class Broker(ReceivingLink):
         except BaseException:
             order.consumer.miss(order)
             raise
+        if order.consumer.closed:
+            # A step of its connection that requeued all messages may not have seen these.
+            for delivery in order.taken:
+                self.requeue(delivery, delivered=False)
+            order.taken = ()
         return finished
 
     def _finish(
