@@ -187,6 +187,24 @@ def test_statements_with_several_messages_fit_into_packet_of_server(
     assert len(database.messages()) == 8 and max(sizes) < MAX_PACKET
 
 
+def test_result_that_exceeds_packet_of_server_is_a_failure_of_the_ledger(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the worker would neither store nor publish a reply."""
+    database.ledger.open("a", 1)
+    assert database.ledger.claim("a", 1, "w").granted
+    execute = pymysql.cursors.Cursor.execute
+
+    def refuse(cursor: pymysql.cursors.Cursor, query: str, *values: Any) -> int:
+        if query.startswith("UPDATE"):
+            raise pymysql.OperationalError(1153, "Got a packet bigger than 'max_allowed_packet'")
+        return int(execute(cursor, query, *values))
+
+    monkeypatch.setattr(pymysql.cursors.Cursor, "execute", refuse)
+    (stored,) = database.ledger.finish_many("w", [("a", 1, b"result")])
+    assert isinstance(stored, exceptions.LedgerFailure) and "max_allowed_packet" in str(stored)
+
+
 @pytest.mark.slow
 def test_message_of_a_third_of_the_packet_is_published(database: Database) -> None:
     worker = database.open("w")

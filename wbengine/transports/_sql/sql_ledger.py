@@ -261,6 +261,8 @@ class SQLLedger(TableLedger):
                 write=write,
                 kind=exceptions.LedgerFailure,
             )
+        except exceptions.RecordTooLarge as error:
+            raise exceptions.LedgerFailure(f"ledger {self._shown}: {operation}: {error}") from error
         except exceptions.LedgerFailure as error:
             reason = error.__context__
             if isinstance(reason, sa.exc.DBAPIError) and reason.connection_invalidated:
