@@ -25,6 +25,9 @@ from wbengine.transports._sql.postgresql_broker import PostgreSQLBroker
 from wbengine.transports._sql.postgresql_session import LOST, SETTINGS, PostgreSQLSession
 from wbengine.transports._sql.sql_broker import SQLBroker
 
+#: Option of Linux with which a closed connection sends nothing.
+TCP_REPAIR = 19
+
 
 class Database(sql_ends.Database):
     def fail_notifications(self, action: str) -> None:
@@ -383,6 +386,37 @@ def test_queue_of_owner_that_reports_during_a_sweep_is_kept(database: Database) 
 
 
 # -- servers that refuse
+
+
+@pytest.mark.slow
+def test_locks_of_dead_host_are_released_within_25_seconds(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It died in the step that finishes a request and takes the next one."""
+    worker, engine = database.open("w"), database.open()
+    database.put(engine, "a")
+    (message,) = take(worker)
+
+    is_executed = (
+        "SELECT 1 FROM pg_stat_activity"
+        " WHERE pid = %s AND state = 'active' AND wait_event = 'ClientRead'"
+    )
+
+    def die(pipeline: psycopg.Pipeline) -> None:
+        until(lambda: database.ask(is_executed, pipeline._conn.info.backend_pid))
+        with socket.socket(fileno=os.dup(pipeline._conn.fileno())) as connection:
+            try:
+                connection.setsockopt(socket.IPPROTO_TCP, TCP_REPAIR, 1)
+            except OSError:
+                pytest.skip("only root on Linux can end a connection without a message")
+            pipeline._conn.pgconn.finish()
+        raise psycopg.OperationalError("the host died")
+
+    monkeypatch.setattr(psycopg.Pipeline, "sync", die)
+    with pytest.raises(psycopg.OperationalError, match="died"):
+        worker._finish(finish(message), worker.prepare_take(1, ["q"]))
+    database.ask("SET lock_timeout = '40s'")
+    assert database.ask("UPDATE wbe_ledger SET epoch = 2 WHERE id = 'a' RETURNING state") == [(1,)]
 
 
 def test_consumer_that_leaves_during_an_order_requeues_ordered_requests(

@@ -32,13 +32,17 @@ _CONFLICTS: Final = (errors.DeadlockDetected, errors.SerializationFailure)
 #: Statistics of a queue are often wrong, because its size changes within seconds: then PostgreSQL
 #: scans a whole table or index, compiles a statement that takes less than 1 ms, or plans it each
 #: time, which takes longer. At higher isolation levels, `SKIP LOCKED` fails if another consumer has
-#: taken a message.
+#: taken a message. If a host dies between the statements of a pipeline, the server detects it after
+#: 25 s: it applies no timeout of idle transactions, and the transaction holds locks.
 SETTINGS: Final = {
     "enable_seqscan": "off",
     "enable_bitmapscan": "off",
     "jit": "off",
     "plan_cache_mode": "force_generic_plan",
     "default_transaction_isolation": "'read committed'",
+    "tcp_keepalives_idle": "10",
+    "tcp_keepalives_interval": "5",
+    "tcp_keepalives_count": "3",
 }
 _CREATION_LOCK: Final = 7_760_269_180_343
 
