@@ -50,9 +50,15 @@ def test_message_with_undecodable_properties_is_rejected(rabbitmq_url: str) -> N
         for properties in ({"type": b"\xff"}, {"type": "TEST", "correlation_id": b"\xfe\xff"}):
             message = amqp.Message(b'{"n": 1}', **properties)
             channel.basic_publish(message, exchange="x", routing_key="a")
+        late = amqp.Message(b"{}")
+        table = b"\x01tT" + b"\xff" * 8  # A time stamp.
+        late._serialize_properties = lambda: b"\x20\0" + len(table).to_bytes(4, "big") + table
+        large = amqp.Message(b" " * 300_000 + b"{}", type=b"\xff")
+        for message in (amqp.Message(b"{}", type=b"\xff", app_id="x"), late, large):
+            channel.basic_publish(message, exchange="x", routing_key="a")
         a.send(2, "a")
         until(lambda: a.received == [1, 2])
-        assert a.proxy.dispatcher.refused == {"type": 1}
+        assert a.proxy.dispatcher.refused == {"type": 4}
 
 
 # Publishing.

@@ -327,8 +327,20 @@ def read(data: bytes, at: int, channel: Channel) -> tuple[Delivery, int] | None:
     """
     try:
         return _read(data, at, channel)
-    except (struct.error, IndexError, ValueError):
+    except Exception:  # For example an IndexError, or an OverflowError of a time stamp.
         return None
+
+
+def decodable(header: bytes) -> bytes:
+    """Return the content of a header frame, without properties that py-amqp cannot decode.
+
+    py-amqp would drop the connection, and receive the same message again, endlessly.
+    """
+    try:
+        serialization.decode_properties_basic(header, 12)
+    except Exception:
+        return header[:12] + b"\0\0"
+    return header
 
 
 def _read(data: bytes, at: int, channel: Channel) -> tuple[Delivery, int] | None:

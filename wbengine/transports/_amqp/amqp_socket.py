@@ -257,7 +257,8 @@ class AmqpSocket:
                 f"a frame must end with {frames.END:#04x}, got {data[end]:#04x}"
             )
         self.at = end + 1
-        return kind, channel, data[at + 7 : end]
+        content = data[at + 7 : end]
+        return kind, channel, frames.decodable(content) if kind == frames.HEADER else content
 
 
 def _lost(error: OSError) -> OSError:
