@@ -414,6 +414,29 @@ def test_consuming_requests_can_be_paused_and_resumed(rabbitmq_url: str) -> None
         until(lambda: sorted(w.received) == [0, 1, 2, 3, 4, 9])
 
 
+def test_paused_worker_then_takes_no_more_requests_than_slots(
+    rabbitmq_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise it requeues requests, and receives them again, as often as it can."""
+    returned: list[Any] = []
+    monkeypatch.setattr(consumer_loop.ConsumerLoop, "return_unstarted", returned.append)
+    with Client(rabbitmq_url, "w", queues=("q",), slots=3, keeps=True).running() as w:
+        for number in range(2):
+            w.send(number, "q")
+        until(lambda: len(w.received) == 2)
+        w.pause()
+        w.proxy.consumer.resume_requests()
+        for number in range(2, 6):
+            w.send(number, "q")
+        until(lambda: len(w.received) == 3)
+        w.proxy.consumer.ack(w.messages[0])
+        until(lambda: len(w.received) == 4)
+        w.send(9, "w")
+        until(lambda: 9 in w.received)
+        assert waiting(rabbitmq_url, "q") == 2
+        assert not returned
+
+
 @pytest.mark.parametrize("header", [{}, {hd.WBE_LEDGER: "x"}], ids=["no ledger", "ledger"])
 def test_unstarted_request_is_requeued_with_its_properties(
     rabbitmq_url: str, header: dict[str, str]

@@ -12,17 +12,19 @@ from wbengine.transports._kombu.kombu_link import KombuLink
 
 
 class Channel:
-    """A channel that, like the broker, rejects a second consumer with the same tag."""
+    """A channel that rejects a second consumer with the same tag, also after its cancellation."""
 
     channel_id = 1
 
     def __init__(self) -> None:
         self.queues: dict[str, str] = {}
+        self.tags: set[str] = set()
         self.waits: list[bool] = []
         self.rejected: list[int] = []
 
     def basic_consume(self, queue: str, consumer_tag: str, *, nowait: bool, **kwargs: Any) -> None:
-        assert consumer_tag not in self.queues, f"attempt to reuse tag {consumer_tag!r}"
+        assert consumer_tag not in self.tags, f"attempt to reuse tag {consumer_tag!r}"
+        self.tags.add(consumer_tag)
         self.queues[consumer_tag] = queue
         self.waits.append(not nowait)
 
@@ -85,26 +87,26 @@ class Consuming(amqp_link.AmqpConsumer):
 def test_message_that_arrives_during_a_pause_leaves_the_later_consumer() -> None:
     work = Consuming()
     work.run_due(0.0)
-    message: Any = Message("0")
+    message: Any = Message("0.0")
     work._deliver(message)
     work.cancel()
     work.resume()
     work.pass_on(message)
     assert work.admits(message)
     work.run_due(0.0)
-    assert work.raw.queues == {"0": "first", "1": "second"}
+    assert work.raw.queues == {"0.2": "first", "1.3": "second"}
 
 
 def test_consumer_of_admitted_message_is_cancelled_until_the_next_poll() -> None:
     work = Consuming()
     work.run_due(0.0)
-    message: Any = Message("1")
+    message: Any = Message("1.1")
     work._deliver(message)
     work.pass_on(message)
     assert work.admits(message)
-    assert work.raw.queues == {"0": "first"}
+    assert work.raw.queues == {"0.0": "first"}
     work.run_due(0.0)
-    assert work.raw.queues == {"0": "first", "1": "second"}
+    assert work.raw.queues == {"0.0": "first", "1.2": "second"}
 
 
 def test_missing_reply_while_polling_queues_ends_the_connection() -> None:
@@ -125,7 +127,7 @@ def test_consumer_of_private_queue_waits_until_the_broker_accepts_it() -> None:
 def test_request_of_a_closed_connection_is_not_requeued(is_open: bool) -> None:
     work = Consuming()
     work.run_due(0.0)
-    message: Any = Message("0")
+    message: Any = Message("0.0")
     work.deliver(message)
     link: Any = work._link
     link.is_open = is_open
@@ -137,7 +139,7 @@ def test_request_of_a_closed_connection_is_not_requeued(is_open: bool) -> None:
 def test_request_that_is_being_returned_uses_no_slot() -> None:
     work = Consuming(limit=1)
     work.run_due(0.0)
-    messages: list[Any] = [Message("0"), Message("1")]
+    messages: list[Any] = [Message("0.0"), Message("1.1")]
     for message in messages:
         work._deliver(message)
     admitted = []
@@ -147,4 +149,4 @@ def test_request_that_is_being_returned_uses_no_slot() -> None:
     assert admitted == [True, False]
     work._free(messages[0])
     work.run_due(0.0)
-    assert work.raw.queues == {"0": "first", "1": "second"}
+    assert work.raw.queues == {"0.2": "first", "1.3": "second"}

@@ -28,6 +28,20 @@ _RECEIPT: Final = struct.Struct(">QB")
 
 Handle = Callable[[Delivery], None]
 
+
+class _Callbacks(dict[str, Any]):
+    """One callback for all consumers. Cancelled ones may still receive messages."""
+
+    def __init__(self, callback: Callable[[Any], None]) -> None:
+        self._callback = callback
+
+    def __setitem__(self, tag: str, callback: Any) -> None:
+        """Do nothing: the number of tags is unlimited."""
+
+    def __missing__(self, tag: str) -> Callable[[Any], None]:
+        return self._callback
+
+
 C = TypeVar("C", bound="AmqpChannel")
 
 
@@ -222,22 +236,21 @@ class AmqpChannel:
         #: The channel of py-amqp, for rare methods. Use it only in the connection's thread.
         self.raw = raw
         raw.auto_decode = False  # Otherwise, the message would select the codec.
+        raw.callbacks = _Callbacks(self._on_raw_delivery)
         self.number: int = raw.channel_id
         #: Called in the connection's thread with each confirm of the broker: `(number, multiple)`.
         self.on_receipt: Callable[[int, bool], None] | None = None
         self.encoder = frames.Frames(self.number, exchange, connection.raw.frame_max)
-        self._handlers: dict[str, Handle] = {}
+        self._handle_delivery: Handle
         # Unacknowledged deliveries, in order.
         self._unacknowledged: dict[int, None] = {}
         # Held from a claim until its frame is appended, so that no frame with `multiple` overtakes.
         self._settling = threading.Lock()
 
     def start(self, queue: str, tag: str, handle: Handle, *, nowait: bool = False) -> None:
-        """Start a consumer of the broker."""
-        self._handlers[tag] = handle
-        self.raw.basic_consume(
-            queue, consumer_tag=tag, callback=self._on_raw_delivery, nowait=nowait
-        )
+        """Start a consumer of the broker, with an unused tag. All have the same `handle`."""
+        self._handle_delivery = handle
+        self.raw.basic_consume(queue, consumer_tag=tag, nowait=nowait)
 
     def get(self, queue: str) -> Delivery | None:
         raw = self.raw.basic_get(queue)
@@ -252,7 +265,7 @@ class AmqpChannel:
 
     def deliver(self, delivery: Delivery) -> None:
         self._unacknowledged[delivery.delivery_tag] = None
-        self._handlers[delivery.consumer_tag](delivery)
+        self._handle_delivery(delivery)
 
     def claim(self, delivery: Delivery) -> bool:
         """Reserve the acknowledgement of a delivery; return False if it is reserved already."""

@@ -48,8 +48,11 @@ class AmqpConsumer(AmqpChannel, PushConsumer):
         self._link = link
         #: Publishes replies.
         self.replies: ReplyPublisher | None = None
-        # The last message of each consumer of the broker, by its tag.
+        # The last message of each consumer of the broker, by its tag: the position of its queue,
+        # and a number. A tag is not used again: when a message is acknowledged, the broker sends
+        # another one to the consumer that has its tag then.
         self._last_by_tag: dict[str, Delivery | None] = {}
+        self._numbers = itertools.count()
         # Number of delivered messages that are not passed on.
         self._arrived = 0
         self._must_adjust = False
@@ -68,10 +71,8 @@ class AmqpConsumer(AmqpChannel, PushConsumer):
         count = max(0, self._limit - self._uncounted()) if self._limit else len(self.queues)
         if not self._last_by_tag and count:
             self.raw.basic_qos(0, 1 if self._limit else 0, False)
-        for number in itertools.count():
-            if len(self._last_by_tag) >= count:
-                break
-            self._add_consumer(f"{number}", self.queues[number % len(self.queues)])
+        while len(self._last_by_tag) < count:
+            self._add_consumer(len(self._last_by_tag) % len(self.queues))
 
     def _uncounted(self) -> int:
         """Return the number of unsettled messages that are not the last of their consumers."""
@@ -100,14 +101,16 @@ class AmqpConsumer(AmqpChannel, PushConsumer):
             return
         if not self._last_by_tag:
             self.raw.basic_qos(0, 1, False)
-        for number, name in enumerate(self.queues):
-            self._add_consumer(f"{number}", name)
+        consumed = {int(tag.partition(".")[0]) for tag in self._last_by_tag}
+        for position in range(len(self.queues)):
+            if position not in consumed:
+                self._add_consumer(position)
 
-    def _add_consumer(self, tag: str, name: str) -> None:
-        if tag not in self._last_by_tag:
-            self._last_by_tag[tag] = None
-            # Wait for the private queue: if the broker refuses it, the start fails.
-            self.start(name, tag, self._deliver, nowait=self._takes_requests)
+    def _add_consumer(self, position: int) -> None:
+        tag = f"{position}.{next(self._numbers)}"
+        self._last_by_tag[tag] = None
+        # Wait for the private queue: if the broker refuses it, the start fails.
+        self.start(self.queues[position], tag, self._deliver, nowait=self._takes_requests)
 
     def _deliver(self, message: Delivery) -> None:
         if message.consumer_tag in self._last_by_tag:
@@ -151,7 +154,7 @@ class AmqpConsumer(AmqpChannel, PushConsumer):
         return is_admitted
 
     def _cancel_consumer_of(self, message: Delivery) -> None:
-        """Cancel the consumer of a message, unless a later one has its tag."""
+        """Cancel the consumer of a message, unless it has a later message."""
         tag = message.consumer_tag
         if self._last_by_tag.get(tag, self) is message:
             del self._last_by_tag[tag]
