@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import math
+import uuid
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from wbengine.engines.worker_based._messages import notices
 from wbengine.engines.worker_based._messages.worker_life import STATES, Life
+from wbengine.transports._amqp import amqp_frames
 
 FULL = Life(
     "draining", 1.5, 20.0, 30.25, 7, 2, 12.5, (("id-1", "resize"), ("id-2", "a task \u00e9"))
@@ -43,6 +46,20 @@ def test_life_survives_round_trip_through_header(life: Life) -> None:
 
 def test_header_omits_default_values() -> None:
     assert Life("idle").to_header() == {"state": "idle"}
+
+
+@pytest.mark.parametrize("letter", "x\0\U0001f600")
+def test_heartbeat_of_1000_slots_fits_into_a_frame_of_rabbitmq(letter: str) -> None:
+    """Otherwise it is not published, and the engine treats the busy worker as lost."""
+    ids = [str(uuid.uuid4()) for _ in range(1000)]
+    current = tuple((id, letter * 255) for id in ids)
+    life = Life("busy", 1.5, successes=7, current=current, since=(1234567890.5,) * 1000)
+    notice = notices.Heartbeat("t" * 120, (), True, "w" * 80, notices.BEAT, life=life, ids=ids)
+    headers = notice.to_message("e").headers
+    assert amqp_frames.Frames(1, "x", 131072).publish(
+        "e", False, amqp_frames.properties("NOTIFY", headers, 1, 0, None, None, None), b"{}"
+    )
+    assert headers["wbe-life"]["current"]
 
 
 @given(JUNK)

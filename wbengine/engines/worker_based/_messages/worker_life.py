@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
+
+from wbengine._text import json_text
 
 #: The worker is starting and does not accept requests yet.
 STARTED: Final = "started"
@@ -25,6 +28,10 @@ _MAX_NUMBER: Final = 2.0**53
 #: Limits for received data: number of pairs in `current`, and length of each name.
 _MAX_CURRENT: Final = 1000
 _MAX_NAME_LENGTH: Final = 512
+
+#: Maximum size of `current` in a header, in bytes. With 1,000 ids of requests, the headers of a
+#: heartbeat then fit into a frame of RabbitMQ (128 KiB).
+_MAX_CURRENT_BYTES: Final = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +54,21 @@ class Life:
     since: tuple[float, ...] = ()
 
     def to_header(self) -> dict[str, Any]:
-        """Return the value of the header `wbe-life`: JSON, without fields that have defaults."""
+        """Return the value of the header `wbe-life`: JSON, without fields that have defaults.
+
+        It contains the first tasks of `current` that have at most 64 KiB.
+        """
         header: dict[str, Any] = {"state": self.state}
         for name in ("birth", "shutdown_requested", "death", "successes", "failures", "working"):
             value = getattr(self, name)
             if value:
                 header[name] = value
-        if self.current:
-            header["current"] = [list(pair) for pair in self.current]
+        sizes = itertools.accumulate(len(json_text.encode(p, "replace")) for p in self.current)
+        count = sum(size <= _MAX_CURRENT_BYTES for size in sizes)
+        if count:
+            header["current"] = [list(pair) for pair in self.current[:count]]
         if any(self.since):
-            header["since"] = [round(moment, 1) for moment in self.since]
+            header["since"] = [round(moment, 1) for moment in self.since[:count]]
         return header
 
     @classmethod
