@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+from typing import Any
 
 import kombu
 import pytest
@@ -44,6 +45,23 @@ def test_compressed_message_is_not_expanded_and_is_rejected(
     assert found.headers == {"a": 1}
     with pytest.raises(exceptions.InvalidFormat, match="compressed"):
         env.body_of(found)
+
+
+@pytest.mark.parametrize("body", ["\ud800", [1], {"a": 1}, 5, None])
+def test_message_with_invalid_body_is_received_and_is_rejected(body: Any) -> None:
+    """Otherwise kombu raises an error and delivers the message again, endlessly."""
+    received: list[Any] = []
+    properties = {"delivery_tag": "1", "delivery_info": {"exchange": "", "routing_key": "wary"}}
+    with kombu.Connection("memory://") as connection:
+        channel = safe_message.channel_of(connection)
+        queue = kombu.Queue("wary", kombu.Exchange(""), routing_key="wary")(channel)
+        queue.declare()
+        channel._put("wary", {"body": body, "headers": {}, "properties": properties})
+        kombu.Consumer(channel, [queue], on_message=received.append).consume()
+        connection.drain_events(timeout=5)
+        received[0].ack()
+    with pytest.raises(exceptions.InvalidFormat):
+        env.body_of(received[0])
 
 
 def test_uncompressed_message_is_read_normally(connection: kombu.Connection) -> None:

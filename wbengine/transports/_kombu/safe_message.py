@@ -15,6 +15,7 @@ class Message(base.Message):  # type: ignore[misc]
     kombu decompresses a body before the receiver can reject it: 200 bytes can become 300 MB.
     """
 
+    body: Any
     #: Whether the headers name a compression.
     compressed: bool
 
@@ -23,6 +24,11 @@ class Message(base.Message):  # type: ignore[misc]
         plain = {key: value for key, value in own_headers.items() if key != "compression"}
         super().__init__(*args, headers=plain, **kwargs)
         self.compressed = len(plain) < len(own_headers)
+        # kombu would raise an error of the body without settling the message, so that the broker
+        # delivers it again, endlessly.
+        self.errors: list[object] = []
+        if not isinstance(self.body, bytes | str):
+            self.body = b""
 
 
 @functools.cache
