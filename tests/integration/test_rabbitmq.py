@@ -27,7 +27,7 @@ from wbengine.engines.worker_based._connections import receiver as receivers
 from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.engines.worker_based._messages import headers as hd
 from wbengine.engines.worker_based.proxy import Proxy
-from wbengine.transports._amqp import amqp_confirms
+from wbengine.transports._amqp import amqp_confirms, amqp_socket
 from wbengine.transports._kombu import kombu_link
 
 
@@ -276,6 +276,36 @@ def test_consumer_without_deliveries_is_recreated(
             thief.consume()
             until(lambda: "the broker delivers no messages" in caplog.text)
         until(lambda: a.arrives("a"))
+
+
+def test_channel_that_cannot_be_opened_again_ends_the_connection(
+    through: Any, rabbitmq_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the worker receives no requests, but everything else."""
+    url, between = through
+    revive = amqp.Channel._do_revive
+    stalled = threading.Event()
+
+    def stall(channel: Any) -> None:
+        between.stall()
+        stalled.set()
+        revive(channel)
+
+    with (
+        Client(url, "w", queues=("q",)).running() as w,
+        Client(rabbitmq_url, "e").running() as e,
+    ):
+        monkeypatch.setattr(amqp_socket, "STALL_SECONDS", 0.5)
+        monkeypatch.setattr(amqp.Channel, "_do_revive", stall)
+        channel: Any = w.proxy.consumer.work.channel
+        channel.connection.put(channel.encoder.ack(999))  # An unknown message: an error.
+        channel.connection.flush()
+        assert stalled.wait(60)
+        time.sleep(1.0)
+        monkeypatch.undo()
+        between.resume()
+        e.send(1, "q")
+        until(lambda: w.received == [1], within=RECONNECTED)
 
 
 @pytest.mark.parametrize("removed", ["binding", "exchange"])

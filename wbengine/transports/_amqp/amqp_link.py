@@ -270,7 +270,11 @@ class AmqpLink(KombuLink):
         due = self._run_due(now)
         if timeout is None or due - now < timeout:
             timeout = max(0.001, due - now)
-        self._receive(0 if self._inbox else timeout)
+        try:
+            self._receive(0 if self._inbox else timeout)
+        except TimeoutError as error:
+            # py-amqp opens a channel again that the broker closed, but without its consumers.
+            raise ConnectionError("it does not answer") from error
         if self._inbox:
             with self._amqp.together():
                 while self._inbox:
