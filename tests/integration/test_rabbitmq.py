@@ -22,7 +22,8 @@ from tests.support import brokers, outgoing, python, tcp_proxy
 from tests.support.waiting import RECONNECTED
 from tests.support.workers import REPOSITORY, until
 from wbengine import exceptions as exc
-from wbengine.engines.worker_based._connections import consumer_loop
+from wbengine import transports
+from wbengine.engines.worker_based._connections import consumer_loop, queue_counts
 from wbengine.engines.worker_based._connections import receiver as receivers
 from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.engines.worker_based._messages import headers as hd
@@ -677,3 +678,14 @@ def test_start_without_reachable_broker_fails_within_timeout(
     assert says in text
     assert f"amqp://me:**@{host}" in text
     assert "s3cret" not in text
+
+
+def test_consumers_are_counted_on_a_broker_that_can_be_reached(rabbitmq_url: str) -> None:
+    """A dead worker of TaskFlow would count as alive as long as the first broker is down."""
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        url = f"amqp://127.0.0.1:{closed.getsockname()[1]}/;{rabbitmq_url}"
+        has_consumer = queue_counts.consumer_check(transports.resolve(url), "x")
+        with Client(url, "topic", interop="taskflow").running():
+            assert has_consumer("topic")
+        assert not has_consumer("topic")

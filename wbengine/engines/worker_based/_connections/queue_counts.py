@@ -143,7 +143,7 @@ def consumer_check(target: transports.Target, exchange: str) -> Callable[[str], 
 
     def ask(topic: str) -> bool:
         try:
-            with target.connect(connect_timeout=BROKER_TIMEOUT_SECONDS) as connection:
+            with connecting.reach_soon(target, BROKER_TIMEOUT_SECONDS) as connection:
                 return is_served(connection, layout.shared_name(topic), target.amqp)
         except Exception as error:  # If the broker is unavailable, assume a consumer.
             LOG.debug("cannot query the broker about topic %s: %s", topic, error)
