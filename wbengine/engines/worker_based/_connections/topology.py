@@ -171,17 +171,19 @@ class Topology:
     def _common_name(self, key: str) -> str:
         return f"{self._name}.{key}"
 
-    def record_peer(self, name: str | None, now: float) -> None:
-        if name is not None and object_names.is_label(name):
+    def record_peer(self, name: Any, now: float) -> None:
+        """Record a message of a peer with this name, which may be any received value."""
+        if isinstance(name, str) and object_names.is_label(name):
             self._last_seen[name] = now
 
     def queues_of(self, channel: Any, key: str, now: float) -> list[str]:
         """Return the queues for a message with this routing key, without an exchange."""
         if key not in _BROADCASTS:
             return [key]
-        self._last_seen = {
-            name: at for name, at in self._last_seen.items() if now - at < _ACTIVE_PEER_SECONDS
-        }
+        # A copy, because the consumer's thread adds peers.
+        for name, at in tuple(self._last_seen.items()):
+            if now - at >= _ACTIVE_PEER_SECONDS:
+                del self._last_seen[name]
         common = self._common_name(key)
         # The common queue may have no consumer.
         crowded = channel.queue_declare(common).message_count >= _MAX_COMMON_BROADCASTS
