@@ -6,13 +6,16 @@ import asyncio
 import datetime as dt
 import importlib.util
 import pickle
+import ssl
 import sys
+from pathlib import Path
 from types import SimpleNamespace as Space
 from typing import Any
 
 import celery
 import kombu
 import pytest
+import redis
 
 from tests.support import fresh
 from wbengine import exceptions
@@ -116,6 +119,65 @@ def test_address_is_read_from_app_settings() -> None:
     task = Space(name="proj.sub", app=given)
     assert CeleryTask(task).name == "proj.sub"
     assert _publisher.address_of(given, "rpc://").backend == "rpc://"
+
+
+@pytest.mark.parametrize(
+    ("url", "value", "expected"),
+    [
+        ("redis://:redis:@h/1", {"ssl_cert_reqs": ssl.CERT_NONE}, "rediss://:redis:@h/1?{}=none"),
+        ("redis://h", {"ssl_cert_reqs": "CERT_REQUIRED"}, "rediss://h?{}=required"),
+        ("redis://a;redis://b", {"ssl_cert_reqs": 2}, "rediss://a?{}=required;rediss://b?{}=required"),
+        ("rediss://h?ssl_cert_reqs=required", {"ssl_cert_reqs": 0}, "rediss://h?{}=required"),
+        ("rediss://h?ssl_cert_reqs=none", True, "rediss://h?{}=none"),
+        ("sentinel://h", {"ssl_cert_reqs": 0}, "sentinel://h?{}=none"),
+        ("redis+socket:///tmp/r", {"ssl_cert_reqs": 0}, "redis+socket:///tmp/r"),
+        ("redis://h", {}, "redis://h"),
+    ],
+)  # fmt: skip
+def test_tls_setting_of_app_is_part_of_redis_url(url: str, value: Any, expected: str) -> None:
+    given = Space(conf=Space(broker_url=url, broker_use_ssl=value))
+    assert _publisher.address_of(given).broker == expected.replace("{}", "ssl_cert_reqs")
+
+
+def test_tls_options_of_redis_url_are_read_by_clients(tmp_path: Path) -> None:
+    file = tmp_path / "ca?&%.pem"
+    file.touch()
+    options = {"ssl_cert_reqs": 2, "ssl_ca_certs": str(file), "ssl_check_hostname": False}
+    given = app(broker_use_ssl={**options, "ssl_keyfile": None}, redis_backend_use_ssl=options)
+    address = _publisher.address_of(given)
+    assert kombu.Connection(address.broker).ssl == options
+    pool = redis.ConnectionPool.from_url(address.backend)
+    assert pool.connection_class is redis.SSLConnection
+    assert {**pool.connection_kwargs, "ssl_cert_reqs": 2}.items() >= options.items()
+
+
+@pytest.mark.parametrize("value", [True, {"cert_reqs": ssl.CERT_REQUIRED}])
+def test_tls_setting_of_app_is_option_of_rabbitmq(value: Any) -> None:
+    conf = Space(broker_url="amqp://a;amqp://b", broker_use_ssl=value)
+    address = _publisher.address_of(Space(conf=conf))
+    assert (address.broker, address.options) == ("amqp://a;amqp://b", {"ssl": value})
+    assert hash(address)
+
+
+@pytest.mark.parametrize(
+    ("setting", "url", "value", "message"),
+    [
+        ("broker_use_ssl", "redis://h", True, "broker_use_ssl must be a dict with ssl_cert_reqs"),
+        ("redis_backend_use_ssl", "redis://h", True, "redis_backend_use_ssl must be a dict"),
+        ("broker_use_ssl", "redis://h", {"cert_reqs": 2}, "unknown option 'cert_reqs'"),
+        ("broker_use_ssl", "redis://h", {"ssl_cert_reqs": None}, "one of none, optional, required"),
+        ("broker_use_ssl", "redis://h", {"ssl_ca_certs": "/none"}, "ssl_ca_certs must be an exist"),
+        ("broker_use_ssl", "amqp://h", {"ssl_cert_reqs": 2}, "unknown option 'ssl_cert_reqs'"),
+        ("broker_use_ssl", "amqp://h", {"cert_reqs": 7}, "one of none, optional, required"),
+        ("broker_use_ssl", "amqp://h", {"ca_certs": "/none"}, "ssl_ca_certs must be an existing"),
+    ],
+)
+def test_invalid_tls_setting_of_app_is_refused(
+    setting: str, url: str, value: Any, message: str
+) -> None:
+    conf = Space(broker_url=url, result_backend="redis://h", **{setting: value})
+    with pytest.raises(ValueError, match=message):
+        _publisher.address_of(Space(conf=conf))
 
 
 def test_environment_variables_override_app_settings(monkeypatch: pytest.MonkeyPatch) -> None:

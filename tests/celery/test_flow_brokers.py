@@ -8,6 +8,7 @@ import time
 import uuid
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import celery as celerys
 import kombu
@@ -17,6 +18,7 @@ import redis
 from tests.celery import peers
 from tests.celery.conftest import Bed
 from tests.celery.journal import lines
+from tests.support import receivers, tls
 from tests.support.workers import until
 from wbengine import engines, exceptions
 from wbengine.interop.celery import _publisher, _reconnecting
@@ -92,6 +94,35 @@ def test_transport_options_of_app_apply_to_its_tasks(
         flow = linear_flow.Flow("f").add(added)
         values = engines.run(flow, inputs={"x": 1, "y": 2}, engine="parallel")
     assert values["sum"] == 3
+
+
+@pytest.mark.parametrize("is_worker_ours", [False, True], ids=["celery", "wbengine"])
+def test_tls_settings_of_app_apply_to_its_tasks(
+    is_worker_ours: bool, kind: str, own: Bed, celery: peers.Celery, tmp_path: Path
+) -> None:
+    """The server accepts only TLS.  The worker has the same settings."""
+    certificate = receivers.make_certificate(tmp_path, "localhost")
+    options: dict[str, Any] = {"cert_reqs": 2, "ca_certs": str(certificate)}
+    conf: dict[str, Any] = {"broker_use_ssl": options}
+    if kind == "redis":
+        options = {f"ssl_{name}": value for name, value in options.items()}
+        conf = dict.fromkeys(("broker_use_ssl", "redis_backend_use_ssl"), options)
+    plain = urlsplit(own.url)
+    with tls.wrapped(plain.port or 0, certificate) as port:
+        address = f"127.0.0.1:{plain.port}", f"localhost:{port}"
+        url = own.url.replace(*address)
+        backend = own.backend.replace(*address) if kind == "redis" else "rpc://"
+        app = celerys.Celery("x", broker=url, backend=backend, set_as_current=False)
+        app.conf.update(conf)
+        added = CeleryTask(f"{peers.NAME}.add", app, args=["x", "y"], provides="sum", timeout=20)
+        worker: Any = celery.worker(url, "threads", backend=backend, **conf)
+        if is_worker_ours:
+            worker = peers.wbengine_worker(tmp_path, url, backend=backend, **conf)
+        with worker:
+            flow = linear_flow.Flow("f").add(added)
+            values = engines.run(flow, inputs={"x": 1, "y": 2}, engine="parallel")
+        assert values["sum"] == 3
+        _reconnecting.close_all()
 
 
 @pytest.mark.parametrize("kind", ["rabbitmq"])

@@ -36,6 +36,8 @@ def test_tls_requires_a_certificate_of_the_host() -> None:
     assert arguments("amqp://h.example//", **named)["ssl"] == more
     with pytest.raises(ValueError, match="none, optional, required, got 'perhaps'"):
         arguments("amqps://h.example//?ssl_cert_reqs=perhaps")
+    with pytest.raises(ValueError, match="ssl of a RabbitMQ: unknown option 'context'"):
+        arguments("amqps://h.example//", ssl={"context": {}})
 
 
 def test_tls_checks_are_disabled_only_explicitly() -> None:

@@ -505,7 +505,8 @@ def _claims_of(app: celery.Celery, options: SimpleNamespace) -> _run_claims.Clai
     place = options.ledger or os.environ.get(ledgers.LEDGER_VARIABLE)
     read = app.conf.broker_read_url
     first = (read if isinstance(read, str) else read[0]).partition(";")[0]
-    url = urlsplit(_results.redis_url(first))
+    secure = app.conf.broker_use_ssl
+    url = urlsplit(_results.with_tls(_results.redis_url(first), "broker_use_ssl", secure))
     shared = place is not None
     if not shared and url.scheme in ("redis", "rediss"):
         ssl_options = {

@@ -59,7 +59,8 @@ class Address(NamedTuple):
     content_type: str = _serializers.JSON
     control: str = "celery"
     events: str = events.EXCHANGE
-    #: Celery's `broker_transport_options`, if the broker is a Redis.
+    #: Celery's `broker_transport_options` if the broker is a Redis, and its `broker_use_ssl` as the
+    #: option `ssl` if it is RabbitMQ.
     options: _results.Options = _results.Options()
 
     def reader(self) -> _results.Reader | None:
@@ -94,7 +95,8 @@ def address_of(
     Only the configuration of an app is read; Celery is not imported.
 
     :raises TypeError: if the argument is neither.
-    :raises ValueError: if the transport, result backend or serializer is unknown.
+    :raises ValueError: if the transport, result backend or serializer is unknown, or an option of
+        TLS is invalid.
     """
     conf = getattr(app_or_url, "conf", None)
     if conf is None and not isinstance(app_or_url, str):
@@ -115,17 +117,26 @@ def address_of(
         raise ValueError(
             f"The broker of a CeleryTask must be RabbitMQ or Redis, got {target.shown}"
         )
+    secure = ask("broker_use_ssl")
+    if target.amqp:
+        broker_options = {"ssl": secure} if secure else {}
+        _target(url, broker_options).check()
+    else:
+        broker_options = ask("broker_transport_options") or {}
+        parts = [_results.with_tls(part, "broker_use_ssl", secure) for part in url.split(";")]
+        url = ";".join(parts)
     if result_backend is None:
         result_backend = RPC if conf is None else ask("result_backend") or DISABLED
+    backend, backend_tls = _backend(str(result_backend)), "redis_backend_use_ssl"
     options = ask("result_backend_transport_options") or {}
     return Address(
         url,
-        _backend(str(result_backend)),
+        _results.with_tls(backend, backend_tls, ask(backend_tls)),
         _prefix(str(options.get("global_keyprefix") or "")),
         _serializers.mime_type(result_serializer or ask("result_serializer") or "json"),
         str(ask("control_exchange") or "celery"),
         str(ask("event_exchange") or events.EXCHANGE),
-        _results.Options({} if target.amqp else ask("broker_transport_options") or {}),
+        _results.Options(broker_options),
     )
 
 
@@ -191,14 +202,16 @@ def _backend(url: str) -> str:
 
 
 def _target(url: str, options: Mapping[str, Any] | None = None) -> transports.Target:
-    target = transports.kombu_target(url, options={"confirm_publish": True, "heartbeat": 0})
+    options = options or {}
+    amqp_options = {"confirm_publish": True, "heartbeat": 0, **options}
+    target = transports.kombu_target(url, options=amqp_options)
     if "://" not in url:
         raise ValueError(
             f"The URL of a broker must begin with its transport, as in amqp://{target.shown}"
         )
     if target.amqp:
         return target
-    return transports.kombu_target(url, options={**_results.BROKER_OPTIONS, **(options or {})})
+    return transports.kombu_target(url, options={**_results.BROKER_OPTIONS, **options})
 
 
 def hostname() -> str:

@@ -11,12 +11,15 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Protocol, TypeVar
+from urllib.parse import parse_qsl, urlencode
 
 import kombu
 
 from wbengine import exceptions, transports
+from wbengine._configuration import named_options, tls_options
 from wbengine._imports import installing
 from wbengine._introspection import object_names
+from wbengine._redis import client_options
 from wbengine.engines.worker_based._connections import connecting
 from wbengine.interop.celery import _protocol, _reconnecting
 from wbengine.interop.celery._serializers import JSON, Accepted, Wire, name_of
@@ -25,7 +28,7 @@ from wbengine.types import failure as ft
 
 __all__ = [
     "BROKER_OPTIONS", "ENDED", "Options", "Reader", "RedisReader", "RpcReader", "SentTask",
-    "failure_of", "redis_url",
+    "failure_of", "redis_url", "with_tls",
 ]  # fmt: skip
 
 LOG: Final = logging.getLogger(__name__)
@@ -64,6 +67,13 @@ class Options(dict[str, Any]):
 
 #: Certificate requirements of a Redis URL, in Celery's notation.
 _CERTIFICATE_MODE: Final = re.compile("(?<=ssl_cert_reqs=)CERT_(NONE|OPTIONAL|REQUIRED)")
+
+#: Options of TLS that are possible in a URL for kombu.
+_TLS_OPTIONS: Final = tuple(
+    name
+    for name in client_options.NAMES
+    if name.startswith("ssl_") and name != tls_options.MIN_VERSION
+)
 
 #: Called with a result, or with the failure to read it.
 OnResult = Callable[["_protocol.Result | ft.Failure"], object]
@@ -159,8 +169,8 @@ class RpcReader(Reader):
         self, url: str, content_type: str = JSON, options: Mapping[str, Any] | None = None
     ) -> None:
         is_redis = url.startswith(("redis", "sentinel"))
-        all_options = {**BROKER_OPTIONS, **(options or {})} if is_redis else {}
-        self._target = transports.kombu_target(url, options=all_options)
+        defaults = BROKER_OPTIONS if is_redis else {}
+        self._target = transports.kombu_target(url, options={**defaults, **(options or {})})
         super().__init__(self._target.shown, content_type)
         name = f"wbengine-replies-{uuid.uuid4()}"
         self.queue = kombu.Queue(
@@ -334,6 +344,35 @@ def redis_url(url: str) -> str:
     return (
         f"{head}?{_CERTIFICATE_MODE.sub(lambda match: match[1].lower(), query)}" if query else url
     )
+
+
+def with_tls(url: str, setting: str, value: Any) -> str:
+    """Return a URL of Redis with the options of `broker_use_ssl` or `redis_backend_use_ssl`.
+
+    As in Celery, the options of the URL have precedence. Other URLs are returned unchanged.
+
+    :raises ValueError: if the value is not a dict, or contains an invalid option or a missing file.
+        Celery itself connects to a broker without TLS if the value is True.
+    """
+    if not value or not url.startswith(("redis:", "rediss:", "sentinel:")):
+        return url
+    head, _, query = url.partition("?")
+    in_url = dict(parse_qsl(query))
+    if not isinstance(value, Mapping):
+        if any(name.startswith("ssl_") for name in in_url):
+            return url
+        raise ValueError(
+            f"{setting} must be a dict with ssl_cert_reqs for a Redis, got {value!r:.80}"
+        )
+    named_options.check_known(setting, value, _TLS_OPTIONS)
+    options = {
+        name: tls_options.read(name, option)
+        for name, option in value.items()
+        if option is not None or name == tls_options.CERT_REQS
+    }
+    tls_options.check_files(options)
+    head = re.sub("^redis:", "rediss:", head)
+    return f"{head}?{urlencode({**options, **in_url})}"
 
 
 def _redis_client(url: str) -> Any:

@@ -56,7 +56,7 @@ class CeleryTask(Task):
 
     :param task: the name of the Celery task, or a Celery task object, which also supplies its app.
     :param app_or_url: the URL of the broker, or a Celery app, which defines the broker, the result
-        backend, the queues and the routes. Celery itself is not needed here.
+        backend, their TLS, the queues and the routes. Celery itself is not needed here.
     :param name: the name of the atom; default: the name of the Celery task.
     :param args: names of arguments to send by position, in this order. Others are sent by name.
     :param queue: the name of a queue, as the app defines it, or a `kombu.Queue`; default: the app's

@@ -39,7 +39,7 @@ class AMQPOptions(tls_options.TLSOptions):
         HEARTBEAT_SECONDS, "Seconds between heartbeats; 0: none."
     )
     ssl_server_hostname: str | None = named_options.option(None, "The name in the certificate.")
-    ssl: object = named_options.option(None, "As in kombu.")
+    ssl: object = named_options.option(None, "As in kombu, without a context.")
     client_properties: object = named_options.option(None, "As in py-amqp.")
     login_method: object = named_options.option(None, "As in py-amqp.")
     login_response: object = named_options.option(None, "As in py-amqp.")
@@ -59,6 +59,13 @@ _URL_OPTIONS: Final = (
     "heartbeat",
     *named_options.option_names(tls_options.TLSOptions),
     "ssl_server_hostname",
+)
+#: Keys of the option `ssl`.
+_SSL_OPTIONS: Final = (
+    *(name.removeprefix("ssl_") for name in _URL_OPTIONS[1:]),
+    "ssl_version",
+    "tls_minimum_version",
+    "tls_maximum_version",
 )
 
 
@@ -82,14 +89,15 @@ def arguments(
     :raises ValueError: if the query of the URL or an option is unknown or invalid.
     """
     remaining = dict(options)
+    # The check of the certificate applies to all ways in which TLS is enabled.
+    secure = remaining.pop("ssl", None)
+    named = secure if isinstance(secure, Mapping) else {}
     try:
         named_options.check_known("a RabbitMQ", remaining, _OPTIONS)
+        named_options.check_known("ssl of a RabbitMQ", named, _SSL_OPTIONS)
     except ValueError as error:
         raise InvalidURLError(str(error)) from None
-    # The check applies to all ways in which TLS is enabled.
-    secure = remaining.pop("ssl", None)
-    named = secure.items() if isinstance(secure, Mapping) else ()
-    given_tls: dict[str, Any] = {f"ssl_{name}": value for name, value in named}
+    given_tls: dict[str, Any] = {f"ssl_{name}": value for name, value in named.items()}
     given_tls |= {name: remaining.pop(name) for name in options if name.startswith("ssl_")}
     given_tls = {name: value for name, value in given_tls.items() if value is not None}
     scheme, bare = transport, url
