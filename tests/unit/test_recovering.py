@@ -31,6 +31,10 @@ SCENARIOS: Final[dict[str, str]] = {
         f"left a > read a; row a OPEN > revoke a; revoked a > send a{FENCE};"
         " get a state > PENDING; reply a SUCCESS w1 3 epoch=1 > ack; ignored > old_epoch=1;"
         " reply a SUCCESS w1 3 > end a 3 by w1",
+    "two checks revoke the row, the second one after the resend":
+        f"left a > read a; row a OPEN > revoke a; @3 timer > read a; row a OPEN > revoke a;"
+        f" revoked a > send a{FENCE}; revoked a > send a{FENCE + 1};"
+        " reply a SUCCESS w1 3 > end a 3 by w1",
     "revoke fails": "left a > read a; row a OPEN > revoke a; revoked a False > read a",
     "there is no row": f"left a > read a; row a None > send a{FENCE}",
     "there is no row in the present ledger":

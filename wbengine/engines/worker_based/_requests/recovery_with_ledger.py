@@ -59,9 +59,10 @@ class LedgerRecovery(Recovery):
             case rc.RowRevoked(_, revoked) if tracked.state != pr.RUNNING:
                 if not revoked:
                     return [fx.Inspect(tracked)]
-                # `Send` ends a request with a pending outcome, too.
-                inherited = tracked.index is self._inherited
-                return [rc.Send(tracked)] if inherited else rc.end_unstarted(tracked)
+                # `Send` ends a request with a pending outcome, too. If two checks of an inherited
+                # request found its row, the second revocation removes the row of the new message.
+                is_timed_out = tracked.index is not self._inherited and tracked.expired_at(now)
+                return rc.end_unstarted(tracked) if is_timed_out else [rc.Send(tracked)]
             case rc.RowReopened(_, epoch, None) if tracked.state == pr.RUNNING:
                 if epoch < tracked.unused_epoch:
                     return []  # It was reopened twice, and then sent to another worker.
