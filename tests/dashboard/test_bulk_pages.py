@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 
@@ -200,6 +201,43 @@ def test_operator_retries_all_flows_of_the_filter(store: base.Backend, audit: An
     with contextlib.closing(store.get_connection()) as connection:
         assert set(connection.commands([*paris, *others])) == set(paris)
     assert audit() == [f"flow retry of 3 flows, reason 'release 43', from {WHO}"]
+
+
+def test_filter_with_longest_name_selects_only_its_flow(store: base.Backend) -> None:
+    uuids = store_flows(store, 2, prefix="x" * 253)
+    path = f"operation=retry&state=FAILURE&name={'x' * 253}+1"
+    with site(store, "olga") as browser:
+        fields = {"form_token": token_in(browser.get(f"/bulks/new?{path}").text)}
+        assert send(browser, f"/bulks?{path}", fields).status_code == 303
+    carry_out(store)
+    with contextlib.closing(store.get_connection()) as connection:
+        assert list(connection.commands(uuids)) == uuids[1:]
+
+
+@pytest.mark.parametrize(
+    "filters",
+    [
+        {"name": "x" * 256},
+        {"find": f"shop={' ' * 324}paris"},
+        {"parent": "x" * 65},
+    ],
+    ids=lambda filters: next(iter(filters)),
+)
+def test_too_long_filter_is_refused(filters: dict[str, str], store: base.Backend) -> None:
+    """Its beginning may select more flows."""
+    store_flows(store, 1, tags={"shop": "p"})
+    message = f"{next(iter(filters))} must have at most"
+    query = urlencode(filters)
+    with site(store, "olga") as browser:
+        fields = {"form_token": token_in(browser.get("/bulks/new?operation=retry").text)}
+        for answer in (
+            browser.get(f"/?{query}"),
+            browser.get(f"/api/v1/flows?{query}"),
+            browser.get(f"/bulks/new?operation=retry&{query}"),
+            send(browser, f"/bulks?operation=retry&{query}", fields),
+        ):
+            assert answer.status_code == 400 and message in answer.text
+    assert bulks(store) == []
 
 
 def test_only_confirmed_flows_are_deleted(store: base.Backend) -> None:

@@ -146,6 +146,7 @@ def test_tasks_are_found_by_name_and_sorted(kept: story.Kept, guest: TestClient)
     assert 'aria-sort="ascending"' in page and f'href="{path}?sort=-name"' in page
     assert "No matching tasks" in guest.get(f"{path}?name=nobody").text
     refused(guest.get(f"{path}?sort=size"), 400, "took")
+    refused(guest.get(f"{path}?name={'x' * 256}"), 400, "name must have at most 255")
 
 
 def test_flows_in_the_graph_can_be_opened_and_closed(kept: story.Kept, guest: TestClient) -> None:

@@ -18,12 +18,13 @@ def store_flows(
     state: str | None = states.FAILURE,
     is_submitted: bool = True,
     tags: Mapping[str, str] | None = None,
+    prefix: str = "order",
 ) -> list[str]:
     """Store flows in a state, each with a failed task. Return their uuids, the oldest first."""
     uuids = []
     with contextlib.closing(store.get_connection()) as connection:
         for index in range(number):
-            flow = models.FlowDetail(f"order {index}")
+            flow = models.FlowDetail(f"{prefix} {index}")
             flow.state = state
             flow.meta[models.FACTORY] = {"name": "tests.operations.flows:steps"}
             if tags:

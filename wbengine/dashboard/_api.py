@@ -85,6 +85,7 @@ _WAIT: Final = (
     {"type": "number", "minimum": 0, "maximum": MAX_WAIT_SECONDS, "default": 0},
 )
 _AFTER: Final = ("The `after` of the previous page.", _TEXT)
+_NAME_PART: Final = {**_TEXT, "maxLength": object_names.MAX_NAME_LENGTH}
 _QUEUE_FILTER: Final = {
     "type": "string",
     "pattern": f"^({_places.QUEUE_PATTERN[1:-1]})?$",
@@ -159,10 +160,10 @@ READS: Final[Mapping[str, Read]] = {
         "flows",
         "List flows, the latest first.",
         {
-            "name": ("A part of the name, in upper or lower case.", _TEXT),
+            "name": ("A part of the name, in upper or lower case.", _NAME_PART),
             "find": (
                 "A part of the name, the beginning of an id, or a tag: `KEY=VALUE`, `KEY>100`.",
-                _TEXT,
+                {**_TEXT, "maxLength": _listings.MAX_FIND_CHARS},
             ),
             "state": (
                 "The displayed states.",

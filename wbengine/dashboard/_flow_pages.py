@@ -90,6 +90,7 @@ class FlowPages:
             "mark": _stream.digest([row.to_dict() for row in page.flows]),
             "page": page,
             "engines": _listings.engine_kinds(),
+            "max_find": _listings.MAX_FIND_CHARS,
             "periods": _listings.PERIODS,
             "queue_pattern": _places.QUEUE_PATTERN[1:-1],
             "states": _shown_states.LISTED,
@@ -106,9 +107,8 @@ class FlowPages:
             under = _http_errors.int_parameter(request, "under")
             start = _http_errors.int_parameter(request, "start")
             query = request.query_params
-            selection = _atom_table.Selection(
-                query.get("state", ""), query.get("name", "").strip()[:200], query.get("sort", "")
-            )
+            name = _listings.check_name(query.get("name", ""))
+            selection = _atom_table.Selection(query.get("state", ""), name, query.get("sort", ""))
             shared = {
                 "sorts": _atom_table.SORT_LABELS,
                 "under": 0 if selection else under,

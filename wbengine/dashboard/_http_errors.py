@@ -82,7 +82,7 @@ def page(
         return _rendering.SafeJSONResponse(content, status, headers, PROBLEM)
     first, _, rest = text.partition(" ")
     # A text that begins with the name of a parameter is not capitalized.
-    if first.isalpha() and not rest.startswith("must be "):
+    if first.isalpha() and not rest.startswith("must "):
         text = text[0].upper() + text[1:]
     context: dict[str, object] = {
         "status": status,

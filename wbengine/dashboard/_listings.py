@@ -12,6 +12,7 @@ from starlette.requests import Request
 
 from wbengine import states
 from wbengine._configuration import plugins
+from wbengine._introspection import object_names
 from wbengine.dashboard import _http_errors
 from wbengine.engines import _engine_choice
 from wbengine.jobs import _places
@@ -21,7 +22,7 @@ from wbengine.persistence import base as persistence
 from wbengine.types import _tags
 from wbengine.views import _flow_list, _shown_states, redaction
 
-__all__ = ["PERIODS", "FlowFilter", "check_engine", "engine_kinds"]
+__all__ = ["MAX_FIND_CHARS", "PERIODS", "FlowFilter", "check_engine", "check_name", "engine_kinds"]
 
 #: Periods of the filter: name, label and seconds.
 PERIODS: Final[Mapping[str, tuple[str, float]]] = {
@@ -32,6 +33,8 @@ PERIODS: Final[Mapping[str, tuple[str, float]]] = {
 }
 DEFAULT_LIMIT: Final = 50
 MAX_LIMIT: Final = 500
+#: Longer than a tag with an operator. The time to parse a text grows with the square of its length.
+MAX_FIND_CHARS: Final = 330
 _MAX_CURSOR_CHARS: Final = 500
 _MAX_UUID_CHARS: Final = 64
 _OPERATOR: Final = re.compile(r"\s*(<=|>=|=|<|>)\s*")
@@ -52,6 +55,14 @@ def check_engine(engine: str) -> str:
     if engine not in (kinds := engine_kinds()):
         raise ValueError(f"engine must be one of {', '.join(kinds)}, got {engine!r:.40}")
     return engine
+
+
+def check_name(name: str) -> str:
+    """Return a part of a name of flows or tasks without surrounding blanks.
+
+    :raises ValueError: if it is longer than any name.
+    """
+    return object_names.check_length("name", name.strip())
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,16 +96,19 @@ class FlowFilter:
         since, limit = query.get("since", ""), _http_errors.limit(request, DEFAULT_LIMIT, MAX_LIMIT)
         if since and since not in PERIODS:
             raise ValueError(f"since must be one of {', '.join(PERIODS)}, got {since!r:.40}")
-        name, after = query.get("name", "").strip()[:200], query.get("after", "")
+        name, after = check_name(query.get("name", "")), query.get("after", "")
         if len(after) > _MAX_CURSOR_CHARS:
             raise ValueError(f"after must be the cursor of a page, got {after!r:.40}")
-        find, engine = query.get("find", "").strip()[:330], query.get("engine", "")
+        find = object_names.check_length("find", query.get("find", "").strip(), MAX_FIND_CHARS)
+        engine = query.get("engine", "")
         if engine:
             engine = check_engine(engine)
         queue = query.get("queue", "").strip()
         if queue:
             _places.check_queue(queue)
-        parent = query.get("parent", "").strip()[:_MAX_UUID_CHARS]
+        parent = object_names.check_length(
+            "parent", query.get("parent", "").strip(), _MAX_UUID_CHARS
+        )
         return cls(name, flow_states, since, after, limit, find, engine, queue, parent)
 
     @property
