@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import sample_tasks
+from tests.support import brokers, sample_tasks
 from tests.support import worker_tasks as tasks
 from tests.support.workers import until, worker_in_thread
 from wbengine import engines, exceptions
@@ -135,6 +135,53 @@ def test_stopping_worker_requeues_unstarted_tasks(place: dict[str, Any]) -> None
         assert sum(done.values()) == 40
         assert done[one.identity] == one.life.successes > 0
         assert done[other.identity] == other.life.successes
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "memory",
+        "filesystem",
+        *(
+            pytest.param(kind, marks=pytest.mark.slow)
+            for kind in ("redis", "postgresql", "rabbitmq")
+        ),
+    ],
+)
+@pytest.mark.parametrize(("action", "state"), [("suspend", "suspended"), ("drain", "draining")])
+def test_new_worker_runs_waiting_tasks_of_worker_that_runs_its_last_task(
+    kind: str,
+    action: worker_commands.ControlAction,
+    state: str,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+) -> None:
+    """The new worker offers other tasks, so it has another queue."""
+    place: dict[str, Any] = {"url": brokers.broker_url(kind, request, tmp_path)}
+    if kind == "rabbitmq":
+        place["ledger"] = f"sqlite:///{tmp_path / 'ledger.db'}"
+    started, release = tmp_path / "started", tmp_path / "release"
+    last = linear_flow.Flow("last").add(sample_tasks.WaitFor("last"))
+    busy = load(last, place, started=str(started), release=str(release))
+    loaded = load(many(20), {**place, "worker_expiry": 4})
+    threads = [threading.Thread(target=each.run, daemon=True) for each in (busy, loaded)]
+    with contextlib.ExitStack() as stack:
+        old = stack.enter_context(worker(place, tasks, sample_tasks, threads_count=1))
+        stack.callback(release.touch)
+        threads[0].start()
+        until(started.exists)
+        threads[1].start()
+        until(lambda: len(loaded.executor.requests("queued")) == 20)
+        publish(place["url"], worker_commands.control(action, old.identity))
+        new = stack.enter_context(worker(place, tasks, threads_count=1))
+        until(lambda: new.life.successes == 20)
+        assert (old.life.successes, old.life.state) == (0, state)
+        old.resume()  # A worker that drains ignores it.
+        release.touch()
+        for thread in threads:
+            thread.join(60)
+        assert tasks_per_worker(loaded, 20) == {new.identity: 20}
+        assert old.counts["SUCCESS"] == 1
 
 
 @pytest.mark.parametrize("most", [1, 5])

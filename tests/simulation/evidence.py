@@ -37,6 +37,8 @@ class Evidence:
         self.gone: set[Any] = set()
         # Worker -> times at which it reported a free slot.
         self.free: dict[str, list[float]] = defaultdict(list)
+        # Worker -> whether it reported that it drains or is suspended.
+        self.rests: dict[str, bool] = {}
         # Queue -> positions of requests that were received, and the times.
         self.served: dict[str, list[tuple[tuple[int, int], float]]] = defaultdict(list)
 
@@ -50,6 +52,8 @@ class Evidence:
         identity = headers.get(hd.WBE_WORKER)
         if identity is None or hd.WBE_SLOTS not in headers:
             return
+        if hd.WBE_LIFE in headers:
+            self.rests[identity] = headers[hd.WBE_LIFE]["state"] not in ("idle", "busy")
         if headers[hd.WBE_RUNNING] < headers[hd.WBE_SLOTS]:
             self.free[identity] = [*self.free[identity][-4:], self.engine.world.now]
 
@@ -100,6 +104,8 @@ class Evidence:
                 reasons.add("idle")
             if self.engine.line is not None and self.passed(request, sent):
                 reasons.add("passed")
+            if self.engine.line is not None and self.leaves(sent.queue, effect.message.routing_key):
+                reasons.add("rests")
             if not reasons:
                 world.judge.fail(f"{request} is sent again, and only time has passed")
             for reason in reasons:
@@ -109,7 +115,7 @@ class Evidence:
             same = effect.epoch == sent.epochs[-1] and "unrouted" not in reasons
             if same and self.engine.line is None:
                 world.judge.fail(f"{request} is sent again under the same epoch")
-            if world.ledger is not None and reasons <= {"idle", "passed"} and same:
+            if world.ledger is not None and reasons <= {"idle", "passed", "rests"} and same:
                 row = world.ledger.state(request.id)
                 if row is None or row.state != "open":
                     world.judge.fail(f"{request} is sent again, and its row is {row}")
@@ -129,6 +135,13 @@ class Evidence:
         if known is None:
             return True
         return all(len([at for at in self.free[name] if at >= since]) >= 2 for name in known)
+
+    def leaves(self, old: str, new: str) -> bool:
+        """Return True if each worker of a queue accepts no requests, and one of another does."""
+        before, after = map(self.engine.tracker.workers_of, (old, new))
+        return bool(before and after and all(map(self.rests.get, before))) and not all(
+            map(self.rests.get, after)
+        )
 
     def passed(self, request: Request, sent: Sent) -> bool:
         """Return True if a request behind it in the queue was received, at least 10 s after it was

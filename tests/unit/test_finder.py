@@ -679,6 +679,7 @@ class History(RuleBasedStateMachine):
         for queue in {each.queue for each in known.values()} | {"t.a"}:
             members = [each for each in known.values() if each.queue == queue]
             assert finder.slots(queue) == sum(each.slots for each in members)
+            assert finder.rests(queue) == (bool(members) and all(each.rests for each in members))
             heard = [each for each in members if each.seen >= self.now - 15.0]
             assert finder.free(queue) == sum(each.free for each in heard)
             for since in (self.now, self.now - 7.0, self.now - 70.0):
@@ -691,6 +692,9 @@ class History(RuleBasedStateMachine):
         for task_cls in ("a", "b", "c"):
             able = [each for each in known.values() if task_cls in each.tasks]
             assert set(finder.queues(task_cls)) == {each.queue for each in able}
+            accepting = any(not each.rests for each in able)
+            for queue in finder.queues(task_cls):
+                assert finder.is_avoided(queue, task_cls) == (finder.rests(queue) and accepting)
             scores = Counter[str]()
             for each in able:
                 slots = 0 if each.rests else each.slots

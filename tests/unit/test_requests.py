@@ -146,6 +146,48 @@ SCENARIOS: Final[dict[str, str]] = {
     "backlog moves to another queue":
         "capacity 1; pending a; request b; unserve; queue q2 1 1;"
         " lost w1 > send b1 q2, read a lost=w1",
+    # Workers that drain or are suspended.
+    "open requests leave a queue that rests, once":
+        "queue q 1 0; pending a b; rest; queue q2 1 1; @2 round > read a, read b;"
+        " row a OPEN > send a1 q2; row b CLAIMED w1; get b state worker > RUNNING w1; @3 round;"
+        " get a queue epoch resends since > q2 1 0 1002.0; reply a SUCCESS w2 3 > end a 3 by w2",
+    "worker is resumed and claims a request that left its queue":
+        "queue q 1 0; pending a; rest; queue q2 1 1; @2 round > read a; row a OPEN > send a1 q2;"
+        " rest q False; reply a RUNNING w1 > ack; @3 round; reply a SUCCESS w1 3 > end a 3 by w1",
+    "request remains in a queue that rests while no other queue accepts it":
+        "queue q 1 0; pending a; rest; @1 round; queue q2 1 0; rest q2; @2 round;"
+        " rest q2 False; @3 round > read a; rest q2; row a OPEN; get a queue > q; @4 round",
+    "pauses between copies grow if queues rest alternately":
+        "queue q 1 0; pending a; queue q2 1 0; rest; @1 round > read a; row a OPEN > send a1 q2;"
+        " rest q2; rest q False; @12 round; @13 round > read a; row a OPEN > send a1;"
+        " rest; rest q2 False; @36 round; @37 round > read a",
+    "unavailable ledger: request leaves a queue that rests after the next round":
+        "queue q 1 0; pending a; rest; queue q2 1 1; @1 round > read a; row a UNKNOWN;"
+        " @2 round > read a; row a OPEN > send a1 q2",
+    "unrouted request leaves a queue that rests":
+        "queue q 1 0; pending a; unrouted a 1; rest; queue q2 1 0; @0.5 round > read a;"
+        " row a OPEN > send a1 q2; @1 timer",
+    "request without a row remains in a queue that rests":
+        "queue q 1 0; publishing False; request a > send a1; rest; queue q2 1 1; @1 round;"
+        " publish a; @2 round > read a; row a OPEN > send a1 q2",
+    "cancelled request in a queue that rests is revoked":
+        "queue q 1 0; pending a; rest; queue q2 1 1; @1 round > read a; cancel a > revoke a;"
+        " row a OPEN > revoke a; revoked a > end a Cancelled; @2 round",
+    "request of an earlier run is not sent to a queue that rests":
+        "queue q 1 0; rest; queue q2 1 1; left a > read a; row a OPEN > revoke a;"
+        " revoked a > send a2048 q2; @5 round",
+    **{
+        f"{options}backlog leaves a queue that rests in order of priority":
+            "queue q 1 0; capacity 1; pending a; request b c; request d priority=5; rest;"
+            f" queue q2 1 1; @1 round > {effects}; get b queue > q2; @2 round{later}"
+        for options, effects, later in (
+            ("", "read a, send d1 q2, send b1 q2, send c1 q2", " > read a"),
+            ("ledger=None: ", "send d1 q2, send b1 q2, send c1 q2", "; get a queue > q"),
+        )
+    },
+    "backlog remains while no other queue accepts it":
+        "queue q 1 0; capacity 1; pending a; request b; queue q2 1 1; rest; rest q2; @1 round;"
+        " get b queue > q",
     "ledger=None: request waits for another worker of TaskFlow":
         "taskflow; pending a; unserve; lost None; get a state > WAITING",
     # Results with a ledger outside the broker: rows decide, replies only announce.

@@ -174,6 +174,10 @@ class Script:
     def unserve(self, name: str = "q") -> None:
         self.fleet.end(name)
 
+    def rest(self, name: str = "q", rests: bool = True) -> None:
+        """Let the workers of a queue drain, or resume them."""
+        (self.fleet.resting.add if rests else self.fleet.resting.discard)(name)
+
     def taskflow(self) -> None:
         self.fleet.plain.add("q")
 

@@ -40,6 +40,7 @@ class Fleet:
         self.all_slots: dict[str, int] = {}
         self.all_free: dict[str, int] = {}
         self.plain: set[str] = set()
+        self.resting: set[str] = set()
         self.watched: list[tuple[str, float]] = []
         # Number of reports, and of reports with a free slot, from each worker of a queue.
         self.spoke: dict[str, int] = {}
@@ -60,14 +61,19 @@ class Fleet:
                 queues.remove(queue)
 
     def queue_for(self, task_cls: str, waiting: Any) -> str | None:
-        queues = self.offered.get(task_cls)
-        return min(queues, key=waiting) if queues else None
+        queues = self.queues(task_cls)
+        return min(queues, key=lambda each: (self.rests(each), waiting(each)), default=None)
 
     def queues(self, task_cls: str) -> list[str]:
         return self.offered.get(task_cls, [])
 
     def slots(self, queue: str) -> int:
         return self.all_slots.get(queue, 0)
+
+    def rests(self, queue: str) -> bool:
+        return queue in self.resting
+
+    is_avoided = finder.ProxyWorkerFinder.is_avoided
 
     def free(self, queue: str) -> int:
         return self.all_free.get(queue, 0)

@@ -256,6 +256,18 @@ class ProxyWorkerFinder:
         with self._lock:
             return list(self._roster.tasks.get(task_cls, ()))
 
+    def rests(self, queue: str) -> bool:
+        """Return whether all workers of `queue` accept no requests: they drain or are suspended."""
+        with self._lock:
+            return self._roster.queues.get(queue, NO_WORKERS).rests
+
+    def is_avoided(self, queue: str, task_cls: str) -> bool:
+        """Return whether `queue` rests, and workers of another queue accept `task_cls`.
+
+        Cost: O(queues that offer the task), if `queue` rests.
+        """
+        return self.rests(queue) and not all(map(self.rests, self.queues(task_cls)))
+
     # Questions and replies.
 
     def maybe_publish(self) -> bool:

@@ -139,6 +139,11 @@ class Queue:
         # times for reports with free slots. None: not computed since the last change.
         self._since: tuple[float, float, float, float] | None = (*_NEVER, *_NEVER)
 
+    @property
+    def rests(self) -> bool:
+        """Whether there are members, and all of them accept no requests."""
+        return 0 < self.slots == self.resting
+
     def free_of(self, since: float) -> int:
         """Return the free slots of the members that have reported since `since`.
 

@@ -7,9 +7,10 @@ one implementation for each kind of workers: `recovery_with_ledger`, and two in
 
 *Requests of the present run* are resent only because of evidence, never because of elapsed time
 alone. The evidence is one of these facts: the broker had no queue for the message, or did not
-confirm it; each worker of its queue reported a free slot twice without starting it; a worker
-received it a second time; its owner is lost, or does not list it. A request of a lost worker is
-resent only if its task may run twice, and at most `max_resends` times.
+confirm it; each worker of its queue reported a free slot twice without starting it; no worker of
+its queue accepts requests, and its row is OPEN; a worker received it a second time; its owner is
+lost, or does not list it. A request of a lost worker is resent only if its task may run twice, and
+at most `max_resends` times.
 
 *Requests of an earlier run* are *inherited*. The engine publishes them only after rows, or
 asks, show that no worker runs them or will run them.

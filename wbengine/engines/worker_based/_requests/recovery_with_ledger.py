@@ -3,7 +3,8 @@
 A request whose row is OPEN is published again with the same epoch, which is harmless. If the owner
 of a CLAIMED row is lost, the row is reopened or concluded in its place. A worker can die between
 its claim and its first message, so the rows of requests at the front of a queue are read after a
-loss, and while the queue stands still.
+loss, and while the queue stands still. If all workers of a queue drain or are suspended, and those
+of another queue accept the task, requests whose rows are OPEN are also published there.
 """
 
 from __future__ import annotations
@@ -84,6 +85,14 @@ class LedgerRecovery(Recovery):
 
     def review_queue(self, queue: str, now: float) -> list[Decision]:
         suspects = [each for each in self._skipped_by_idle(queue) if _may_repeat(each, now)]
+        if self._finder.rests(queue):
+            suspects += [
+                tracked
+                for tracked in self._in_flight.each(queue)
+                if tracked.opened
+                and _may_repeat(tracked, now)
+                and self._finder.is_avoided(queue, tracked.task_cls)
+            ]
         for tracked in self._in_flight.passed_since(queue, now - 2 * PASSED_SECONDS):
             passed = not tracked.lookups and self._is_passed(tracked, now)
             if passed and _may_repeat(tracked, now):
@@ -210,9 +219,11 @@ class LedgerRecovery(Recovery):
                 return [rc.Republish(tracked)]
             if self._finder.slots(tracked.queue) == 0:
                 return [rc.Reroute(tracked)]
-            passed = self._is_skipped_by_idle(tracked) or self._is_passed(tracked, now)
-            if row.state is not None and passed and _may_repeat(tracked, now):
-                return [rc.Republish(tracked)]
+            if row.state is not None and _may_repeat(tracked, now):
+                if self._finder.is_avoided(tracked.queue, tracked.task_cls):
+                    return [rc.Reroute(tracked)]  # Only one of the copies can claim the row.
+                if self._is_skipped_by_idle(tracked) or self._is_passed(tracked, now):
+                    return [rc.Republish(tracked)]
         if tracked.expired_at(now):
             # The request is not published yet, or a worker can still receive it.
             return [rc.RestartTimeout(tracked)]

@@ -683,9 +683,20 @@ class RequestTracker:
         for queue in self._in_flight.names():
             effects += self._apply(self._recovery.review_queue(queue, now), now)
         for queue in self._backlog.names():
+            if self._finder.rests(queue):
+                effects += self._leave_backlog(queue, now)
             # Earlier requests of the queue may have been removed.
             effects += self._refill(queue, now)
         return effects + self.ask()
+
+    def _leave_backlog(self, queue: str, now: float) -> list[Effect]:
+        """Route the backlog of a queue that rests again, if another queue accepts the tasks."""
+        backlog = self._backlog.get(queue)
+        names = {tracked.task_cls for tracked in backlog}
+        accepted = {name for name in names if self._finder.is_avoided(queue, name)}
+        leaving = [tracked for tracked in backlog if tracked.task_cls in accepted]
+        leaving.sort(key=lambda each: each.position)
+        return [effect for tracked in leaving for effect in self._reroute(tracked, now)]
 
     def on_heartbeat(self, worker: str, ids: Collection[str], now: float) -> list[Effect]:
         """Handle the list of requests that a worker runs for this engine.
