@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import re
 import threading
 import traceback
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from wbengine._transactions import user_engines
 from wbengine.diagnosis import _store_checks, findings
 from wbengine.persistence import backends, models
 from wbengine.persistence.backends import _sql as sql
+from wbengine.transports._sql import sql_ledger
 
 #: Statements that end all other connections to the database.
 KILL = {
@@ -460,6 +462,23 @@ def test_too_large_packet_error_names_server_setting(database_servers: servers.D
         backend.engine.dispose()
         backend.get_connection().save_changes(flow, [atom])
         assert backend.get_connection().get_atom_details(atom.uuid).results == atom.results
+
+
+@pytest.mark.slow
+def test_too_large_result_is_reported_with_its_size_in_a_statement(
+    database_servers: servers.Databases,
+) -> None:
+    """The driver writes a byte as two digits: the result itself is smaller than a packet."""
+    mariadb = database_servers["own mysql"]
+    mariadb.execute("SET GLOBAL max_allowed_packet = 1048576")
+    try:
+        with mariadb.database() as url, contextlib.closing(sql_ledger.SQLLedger(url)) as ledger:
+            ledger.open("a", 1)
+            assert ledger.claim("a", 1, "w").granted
+            (stored,) = ledger.finish_many("w", [("a", 1, b"\xff" * 600_000)])
+    finally:
+        mariadb.execute("SET GLOBAL max_allowed_packet = 67108864")
+    assert re.search(r"1,048,576 bytes .*, got 1,200,\d\d\d$", str(stored))
 
 
 FORK = """

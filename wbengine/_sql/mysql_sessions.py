@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -54,29 +53,25 @@ class _Session:
         code = arguments[0] if arguments else None
         if code == _KILLED:
             context.is_disconnect = True
-        if not self._max_packet or code not in (_PACKET_TOO_LARGE, *_CONNECTION_LOST):
+        if not context.execution_context or code not in (_PACKET_TOO_LARGE, *_CONNECTION_LOST):
             return
-        size = _max_size(context.parameters)
+        size = _max_size(context)
         if code == _PACKET_TOO_LARGE or size > self._max_packet:
             raise exceptions.RecordTooLarge(
-                f"A record must have less than {self._max_packet:,} bytes (the server's variable"
-                f" max_allowed_packet), got {size:,}"
+                f"A record must have less than {self._max_packet:,} bytes in a statement (the"
+                f" server's variable max_allowed_packet), got {size:,}"
             )
 
 
-def _max_size(parameters: Any) -> int:
-    """Return the number of bytes of the largest row of parameters in a statement."""
-    rows = parameters if isinstance(parameters, list) else [parameters]
-    return max((sum(map(_size, _values(row))) for row in rows), default=0)
+def _max_size(context: Any) -> int:
+    """Return the size of the statement with the largest row of parameters, as it is sent.
+
+    Drivers write a byte as two digits, or escape it.
+    """
+    rows = context.parameters if isinstance(context.parameters, list) else [context.parameters]
+    cursor = context.execution_context.cursor
+    return max((_size(cursor.mogrify(context.statement, row or None)) for row in rows), default=0)
 
 
-def _values(row: Any) -> Iterable[Any]:
-    return row.values() if isinstance(row, Mapping) else row or ()
-
-
-def _size(value: Any) -> int:
-    data = value.encode("utf-8", "replace") if isinstance(value, str) else value
-    if not isinstance(data, bytes):
-        return 0
-    # Drivers write a backslash before each of these characters.
-    return len(data) + sum(data.count(escaped) for escaped in b"\\'\"")
+def _size(statement: str | bytes) -> int:
+    return len(statement.encode("utf-8", "replace") if isinstance(statement, str) else statement)
