@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import tracemalloc
 from typing import Any, Final
 
 import pytest
@@ -418,3 +419,16 @@ def test_request_id_of_an_item_changes_on_resume() -> None:
     items = [id_of(index=0), id_of(index=1), id_of(index=0, resumed=1), id_of(index=0, resumed=2)]
     assert len({id_of(), *items}) == 5
     assert id_of(index=1) == items[1]
+
+
+def test_consecutive_events_of_a_request_need_constant_memory(bench: Bench) -> None:
+    entry = bench.running()
+    tracemalloc.start()
+    try:
+        for number in range(2, 5000):
+            event = Reply(entry.id, pr.EVENT, {}, worker="w1", epoch=1, seq=number)
+            assert entry.refusal(event) is None
+            assert entry.refusal(event) == "duplicate"
+        assert tracemalloc.get_traced_memory()[0] < 10_000
+    finally:
+        tracemalloc.stop()

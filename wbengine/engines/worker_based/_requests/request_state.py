@@ -20,6 +20,7 @@ from wbengine.engines.worker_based._discovery import snapshots
 from wbengine.engines.worker_based._messages import envelope as env
 from wbengine.engines.worker_based._messages.request_messages import Reply, RequestMessage
 from wbengine.engines.worker_based._requests.options import RequestOptions
+from wbengine.engines.worker_based._requests.seen_numbers import SeenNumbers
 from wbengine.transports._ledger import NO_FENCE, Opening
 from wbengine.types import failure as ft
 
@@ -109,7 +110,7 @@ class TrackedRequest(pr.Request):
     """
 
     __slots__ = (
-        "_seqs", "absent_since", "born", "claimed", "denied", "dispatched", "done", "epoch", "eta",
+        "_seen", "absent_since", "born", "claimed", "denied", "dispatched", "done", "epoch", "eta",
         "expires_at", "fence", "flow", "heard", "id", "index", "invocation", "key", "lookups",
         "lost", "lowest_epoch", "missing_row_reason", "opened", "opening", "pending_outcome",
         "position", "possibly_lost", "publish_count", "queue", "ran", "receipt", "refused",
@@ -160,7 +161,7 @@ class TrackedRequest(pr.Request):
         self.index: RequestIndex | None = None
         self.key = ""
         self.position: Position = (0, 0)
-        self._seqs: set[tuple[str | None, int]] | None = None
+        self._seen: dict[str | None, SeenNumbers] | None = None
         self.waiters: tuple[queue.SimpleQueue[None], ...] = ()
 
     @property
@@ -227,10 +228,9 @@ class TrackedRequest(pr.Request):
                 return "duplicate" if heard_before else "reordered"
         # Only events need this check: a second RUNNING has no effect, and the first result counts.
         if state == pr.EVENT and reply.seq:  # TaskFlow's workers do not number their messages.
-            self._seqs = self._seqs or set()
-            if (reply.worker, reply.seq) in self._seqs:
+            self._seen = self._seen or {}
+            if not self._seen.setdefault(reply.worker, SeenNumbers()).add(reply.seq):
                 return "duplicate"
-            self._seqs.add((reply.worker, reply.seq))
         return None
 
     def adopt(self, epoch: int | None) -> None:
@@ -256,7 +256,7 @@ class TrackedRequest(pr.Request):
         self.opened = self.heard = self.possibly_lost = self.claimed = False
         self.sent_at = self.suspect = self.opening = None
         self.lookups = self.publish_count = 0
-        self._seqs = None
+        self._seen = None
 
     def _packer(self, extended: bool) -> Callable[[Any, str], Any]:
         """Return the encoder of arguments. TaskFlow's workers get all values in the message."""
