@@ -33,7 +33,8 @@ _CONFLICTS: Final = (errors.DeadlockDetected, errors.SerializationFailure)
 #: scans a whole table or index, compiles a statement that takes less than 1 ms, or plans it each
 #: time, which takes longer. At higher isolation levels, `SKIP LOCKED` fails if another consumer has
 #: taken a message. If a host dies between the statements of a pipeline, the server detects it after
-#: 25 s: it applies no timeout of idle transactions, and the transaction holds locks.
+#: 25 s: it applies no timeout of idle transactions, and the transaction holds locks. Keepalives are
+#: not sent while the host has not confirmed received results.
 SETTINGS: Final = {
     "enable_seqscan": "off",
     "enable_bitmapscan": "off",
@@ -43,6 +44,7 @@ SETTINGS: Final = {
     "tcp_keepalives_idle": "10",
     "tcp_keepalives_interval": "5",
     "tcp_keepalives_count": "3",
+    "tcp_user_timeout": "'25s'",
 }
 _CREATION_LOCK: Final = 7_760_269_180_343
 
