@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -57,9 +58,30 @@ def test_message_with_undecodable_properties_is_rejected(rabbitmq_url: str) -> N
         large = amqp.Message(b" " * 300_000 + b"{}", type=b"\xff")
         for message in (amqp.Message(b"{}", type=b"\xff", app_id="x"), late, large):
             channel.basic_publish(message, exchange="x", routing_key="a")
+        until(lambda: a.proxy.dispatcher.refused == {"type": 4})
         a.send(2, "a")
         until(lambda: a.received == [1, 2])
-        assert a.proxy.dispatcher.refused == {"type": 4}
+
+
+def test_message_with_deeply_nested_headers_is_received_or_rejected(rabbitmq_url: str) -> None:
+    """Also at the depth at which the stack is too small only for one of two decoders."""
+    with Client(rabbitmq_url, "a").running() as a, kombu.Connection(rabbitmq_url) as connection:
+        a.send(1, "a")
+        until(lambda: a.received == [1])
+        channel = connection.channel()
+        table = b"\0\0\0\0"
+        limit = sys.getrecursionlimit()
+        for depth in range(1, limit):
+            content = b"\x01tF" + table
+            table = len(content).to_bytes(4, "big") + content
+            if depth > limit - 80:
+                message = amqp.Message(b"{}")
+                properties = b"\x20\0" + table
+                message._serialize_properties = lambda content=properties: content
+                channel.basic_publish(message, exchange="x", routing_key="a")
+        until(lambda: a.proxy.dispatcher.refused == {"type": 79})
+        a.send(2, "a")
+        until(lambda: a.received == [1, 2])
 
 
 # Publishing.

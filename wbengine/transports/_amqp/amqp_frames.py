@@ -10,7 +10,7 @@ import struct
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
-from amqp import serialization
+from amqp import Message, serialization
 
 from wbengine import exceptions
 from wbengine._text import json_text
@@ -334,10 +334,11 @@ def read(data: bytes, at: int, channel: Channel) -> tuple[Delivery, int] | None:
 def decodable(header: bytes) -> bytes:
     """Return the content of a header frame, without properties that py-amqp cannot decode.
 
-    py-amqp would drop the connection, and receive the same message again, endlessly.
+    py-amqp would drop the connection, and receive the same message again, endlessly. Its own method
+    needs at least the stack here that it needs later: the depth of nested headers is limited.
     """
     try:
-        serialization.decode_properties_basic(header, 12)
+        Message().inbound_header(header)
     except Exception:
         return header[:12] + b"\0\0"
     return header
