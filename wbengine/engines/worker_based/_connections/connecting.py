@@ -25,6 +25,8 @@ from wbengine.transports import _reasons
 LOG = logging.getLogger(__name__)
 
 ATTEMPT_SECONDS: Final = 4.0
+#: Time of the last attempt: a later one would have no time for a reply.
+_LAST_ATTEMPT_SECONDS: Final = 1.0
 
 #: A `Broker` of wbengine or an untyped connection of kombu.
 Connection: TypeAlias = Any
@@ -41,14 +43,20 @@ def reach(
 ) -> Connection:
     """Connect, with retries; see `call_with_retries`.
 
+    If the URL contains several brokers, each attempt uses the next one. With `within`, a broker
+    that does not respond leaves time for the others.
+
     :raises TransportFailure: if the broker was not reached.
     """
     ends = math.inf if within is None else time.monotonic() + within
     numbers = itertools.count()
 
     def attempt() -> Connection:
-        seconds = min(ATTEMPT_SECONDS, max(0.5, ends - time.monotonic()))
-        return _open(target, next(numbers), seconds)
+        number, seconds = next(numbers), ends - time.monotonic()
+        others = _count_brokers(target) - 1 - number
+        if others > 0:
+            seconds = (seconds - _LAST_ATTEMPT_SECONDS) / (others + 1)
+        return _open(target, number, min(ATTEMPT_SECONDS, max(0.5, seconds)))
 
     try:
         return call_with_retries(
@@ -86,8 +94,7 @@ def call_with_retries(
     event: Any = stopping  # tenacity's types permit only events of `threading`.
     stop: Any = tenacity.stop_when_event_set(event)
     if within is not None:
-        # A later attempt would have no time for a reply.
-        stop = stop | tenacity.stop_after_delay(within - 1.0)
+        stop = stop | tenacity.stop_after_delay(within - _LAST_ATTEMPT_SECONDS)
         if retry.max_retries is not None:
             stop = stop | tenacity.stop_after_attempt(retry.max_retries + 1)
     retrying = tenacity.Retrying(
@@ -117,12 +124,19 @@ def log_reasons(message: str) -> Callable[[str], None]:
 def reach_soon(target: transports.Target, within: float) -> Connection:
     """Connect with at most two attempts in `within` seconds, for a caller that waits.
 
+    If the URL contains several brokers, all are tried.
+
     :raises TransportFailure: if the broker was not reached.
     """
-    target = dataclasses.replace(target, retry=transports.RetryOptions(max_retries=1))
+    retry = transports.RetryOptions(max_retries=max(1, _count_brokers(target) - 1))
+    target = dataclasses.replace(target, retry=retry)
     options = {**target.kind.quick_options(within), **target.options}
     target = dataclasses.replace(target, options=options)
     return reach(target, conditions.Event(), within=within)
+
+
+def _count_brokers(target: transports.Target) -> int:
+    return 1 + (target.url or "").count(";") if target.amqp else 1
 
 
 def _is_final(error: BaseException) -> bool:
