@@ -440,8 +440,9 @@ def test_locks_of_dead_host_are_released_within_25_seconds(
         os.close(connection)
 
 
+@pytest.mark.parametrize("is_cut", [False, True])
 def test_consumer_that_leaves_during_an_order_requeues_ordered_requests(
-    database: Database,
+    database: Database, is_cut: bool
 ) -> None:
     """The worker lives, so the request would be lost: no worker received it, or can claim it."""
     with contextlib.ExitStack() as stack:
@@ -471,10 +472,18 @@ def test_consumer_that_leaves_during_an_order_requeues_ordered_requests(
             worker.broker._session._driver.close()  # The connection is lost.
             leaving = pool.submit(worker.broker.release)
             until(lambda: len(database.ask(waiting)) == 2)
+            if is_cut:
+                with socket.socket(fileno=os.dup(writer.broker._session.fileno())) as end:
+                    end.shutdown(socket.SHUT_RDWR)
+                with pytest.raises(psycopg.OperationalError):
+                    finishing.result()
             other.rollback()
-            assert finishing.result() == [True]
+            if not is_cut:
+                assert finishing.result() == [True]
+                order.deliver()
             leaving.result()
-        order.deliver()
+        if is_cut:  # The worker connects again, and repeats the step.
+            requests.Requests(database.url, "w").close()
         assert len(received) == 1
         assert database.ledger.state("b") == _ledger.Row("b", 1, "open")
         assert (None, False) in database.messages()

@@ -288,6 +288,8 @@ class SQLBroker(Broker):
 
     def fail_taken(self, take_order: Take) -> None:
         self._missed = True
+        if self._closed:  # Its departure may not have seen these messages.
+            _unsent_departures.setdefault(self.place, []).extend(self._departures())
         self.nudge()
 
     # Consuming.
@@ -525,12 +527,7 @@ class SQLBroker(Broker):
 
     def _leave(self) -> None:
         """Requeue unacknowledged messages. Never raises; others notice the silence later."""
-        departure = {
-            "holder": self._rows.holder or None,
-            "undelivered": [*self._undelivered],
-            "unanswered": [*self._unanswered],
-        }
-        unsent = [{**departure, "consumer": name} for name in self._names]
+        unsent = self._departures()
         try:
             # A new session first ends those that were lost, which may still execute a take.
             is_usable = not (self._missed or self._session.is_broken)
@@ -545,6 +542,15 @@ class SQLBroker(Broker):
         except self._failures as error:
             LOG.debug("%s did not receive the end of a consumer: %s", self.place.shown, error)
             _unsent_departures.setdefault(self.place, []).extend(unsent)
+
+    def _departures(self) -> list[dict[str, Any]]:
+        """Return the values of `LEAVE` for each name of this consumer."""
+        departure = {
+            "holder": self._rows.holder or None,
+            "undelivered": [*self._undelivered],
+            "unanswered": [*self._unanswered],
+        }
+        return [{**departure, "consumer": name} for name in self._names]
 
     def _send_departure(self, session: Session, departure: Mapping[str, Any]) -> None:
         requeued = session.run(self.sql.LEAVE, departure)
