@@ -48,18 +48,19 @@ def test_header_omits_default_values() -> None:
     assert Life("idle").to_header() == {"state": "idle"}
 
 
-@pytest.mark.parametrize("letter", "x\0\U0001f600")
-def test_heartbeat_of_1000_slots_fits_into_a_frame_of_rabbitmq(letter: str) -> None:
+@pytest.mark.parametrize("slots", [1000, 1500, 5000])
+@pytest.mark.parametrize("name", ["", "x" * 20, "x" * 255, "\0" * 255, "\U0001f600" * 255])
+def test_heartbeat_fits_into_a_frame_of_rabbitmq(name: str, slots: int) -> None:
     """Otherwise it is not published, and the engine treats the busy worker as lost."""
-    ids = [str(uuid.uuid4()) for _ in range(1000)]
-    current = tuple((id, letter * 255) for id in ids)
-    life = Life("busy", 1.5, successes=7, current=current, since=(1234567890.5,) * 1000)
+    ids = [str(uuid.uuid4()) for _ in range(slots)]
+    current = tuple((id, name) for id in ids)
+    life = Life("busy", 1.5, successes=7, current=current, since=(1234567890.5,) * slots)
     notice = notices.Heartbeat("t" * 120, (), True, "w" * 80, notices.BEAT, life=life, ids=ids)
     headers = notice.to_message("e").headers
     assert amqp_frames.Frames(1, "x", 131072).publish(
         "e", False, amqp_frames.properties("NOTIFY", headers, 1, 0, None, None, None), b"{}"
     )
-    assert headers["wbe-life"]["current"]
+    assert headers["wbe-life"]["current"] and ("wbe-ids" in headers) == (slots <= 1500)
 
 
 @given(JUNK)

@@ -15,6 +15,9 @@ from wbengine.engines.worker_based._messages import worker_life as lives
 #: Minimum heartbeat period, of a worker or requested by an engine.
 MIN_PERIOD_SECONDS: Final = 0.5
 
+#: Maximum number of ids in a message: see `worker_life`.
+_MAX_IDS: Final = 1500
+
 # Kinds of a worker's NOTIFY.
 READY: Final = "ready"
 STOPPED: Final = "stopped"
@@ -68,7 +71,8 @@ class Heartbeat(NamedTuple):
     period: float | None = None
     #: Formats of requests that the worker reads.
     formats: Sequence[int] = ()
-    #: Ids of the requests that the worker runs for the receiving engine; None in broadcasts.
+    #: Ids of the requests that the worker runs for the receiving engine; None in broadcasts, and if
+    #: they are too many for a message.
     ids: Sequence[str] | None = None
     #: Unix time of sending on the clock of the worker (see `stamp`).
     sent_at: float | None = None
@@ -91,7 +95,7 @@ class Heartbeat(NamedTuple):
             hd.WBE_LEDGER: self.ledger,
             hd.WBE_PERIOD: self.period,
             hd.WBE_FORMATS: list(self.formats) or None,
-            hd.WBE_IDS: self.ids,
+            hd.WBE_IDS: None if len(self.ids or ()) > _MAX_IDS else self.ids,
             hd.WBE_TIME: self.sent_at,
             hd.WBE_CODE: self.code,
         }

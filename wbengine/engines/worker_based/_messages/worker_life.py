@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,9 +28,9 @@ _MAX_NUMBER: Final = 2.0**53
 _MAX_CURRENT: Final = 1000
 _MAX_NAME_LENGTH: Final = 512
 
-#: Maximum size of `current` in a header, in bytes. With 1,000 ids of requests, the headers of a
-#: heartbeat then fit into a frame of RabbitMQ (128 KiB).
-_MAX_CURRENT_BYTES: Final = 64 * 1024
+#: Maximum size of `current` in a header, in bytes. With their times and the ids of requests, the
+#: headers of a heartbeat then fit into a frame of RabbitMQ (128 KiB).
+_MAX_CURRENT_BYTES: Final = 48 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,19 +55,20 @@ class Life:
     def to_header(self) -> dict[str, Any]:
         """Return the value of the header `wbe-life`: JSON, without fields that have defaults.
 
-        It contains the first tasks of `current` that have at most 64 KiB.
+        It contains at most the first 1,000 tasks of `current`, and fewer if they exceed 48 KiB.
         """
         header: dict[str, Any] = {"state": self.state}
         for name in ("birth", "shutdown_requested", "death", "successes", "failures", "working"):
             value = getattr(self, name)
             if value:
                 header[name] = value
-        sizes = itertools.accumulate(len(json_text.encode(p, "replace")) for p in self.current)
-        count = sum(size <= _MAX_CURRENT_BYTES for size in sizes)
-        if count:
-            header["current"] = [list(pair) for pair in self.current[:count]]
+        current = self.current[:_MAX_CURRENT]
+        while len(json_text.encode(current, "replace")) > _MAX_CURRENT_BYTES:
+            current = current[: len(current) * 3 // 4]
+        if current:
+            header["current"] = [list(pair) for pair in current]
         if any(self.since):
-            header["since"] = [round(moment, 1) for moment in self.since[:count]]
+            header["since"] = [round(moment, 1) for moment in self.since[: len(current)]]
         return header
 
     @classmethod
