@@ -47,11 +47,21 @@ def test_compressed_message_is_not_expanded_and_is_rejected(
         env.body_of(found)
 
 
-@pytest.mark.parametrize("body", ["\ud800", [1], {"a": 1}, 5, None])
-def test_message_with_invalid_body_is_received_and_is_rejected(body: Any) -> None:
+@pytest.mark.parametrize(
+    ("body", "encoding"),
+    [
+        ("\ud800", None), ([1], None), ({"a": 1}, None), (5, None), (None, None),
+        ("a", "base64"), (5, "base64"), ("a", "unknown"), ("a", [1]),
+    ],
+)  # fmt: skip
+def test_message_with_invalid_body_is_received_and_is_rejected(body: Any, encoding: Any) -> None:
     """Otherwise kombu raises an error and delivers the message again, endlessly."""
     received: list[Any] = []
-    properties = {"delivery_tag": "1", "delivery_info": {"exchange": "", "routing_key": "wary"}}
+    properties = {
+        "delivery_tag": "1",
+        "delivery_info": {"exchange": "", "routing_key": "wary"},
+        "body_encoding": encoding,
+    }
     with kombu.Connection("memory://") as connection:
         channel = safe_message.channel_of(connection)
         queue = kombu.Queue("wary", kombu.Exchange(""), routing_key="wary")(channel)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import kombu
@@ -31,6 +32,14 @@ class Message(base.Message):  # type: ignore[misc]
             self.body = b""
 
 
+def _decode(decode: Callable[..., Any], body: Any, encoding: Any = None) -> Any:
+    """Decode a body with the method of a channel. If it is invalid, return an empty one."""
+    try:
+        return decode(body, encoding)
+    except Exception:
+        return b""
+
+
 @functools.cache
 def _of(kind: type) -> type:
     return type("Message", (kind, Message), {})
@@ -42,6 +51,8 @@ def channel_of(connection: kombu.Connection) -> Any:
     kind = getattr(channel, "Message", None)
     if isinstance(kind, type) and issubclass(kind, base.Message):
         channel.Message = _of(kind)
+    if decode := getattr(channel, "decode_body", None):
+        channel.decode_body = functools.partial(_decode, decode)
     if hasattr(channel, "auto_decode"):  # py-amqp would use any codec that a message names.
         channel.auto_decode = False
     return channel
