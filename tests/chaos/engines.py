@@ -152,8 +152,12 @@ class _Life:
         with backends.backend(work.conf) as backend:
             self._look(backend)
             with futures.ThreadPoolExecutor(work.threads) as pool:
-                for done in [pool.submit(self._serve, backend) for _ in range(work.threads)]:
-                    done.result()
+                serving = {pool.submit(self._serve, backend) for _ in range(work.threads)}
+                while serving:
+                    # A signal that arrives just before a wait is handled after it.
+                    done, serving = futures.wait(serving, PAUSE, futures.FIRST_COMPLETED)
+                    for ended in done:
+                        ended.result()
         if self._shared is not None:
             self._count(self._shared)
             self._shared.stop()
