@@ -93,6 +93,8 @@ FencedRow = tuple[str, E, Fence]
 class Claim:
     """The result of a claim.
 
+    `verdict` is one of these strings:
+
     - GRANTED: the caller is the holder and must run the request.
     - DONE: the request has run, with `result`.
     - HELD: `holder` has claimed the row (possibly the caller).
@@ -114,7 +116,10 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row of the ledger. Only DONE rows have a result, and only CLAIMED ones a holder."""
+    """A row of the ledger. Only DONE rows have a result, and only CLAIMED ones a holder.
+
+    :ivar state: 'open', 'claimed' or 'done'.
+    """
 
     id: str
     epoch: int

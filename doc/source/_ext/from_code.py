@@ -156,10 +156,16 @@ def methods(arguments: Sequence[str]) -> list[str]:
         text = " ".join((inspect.getdoc(each) or "").split()).replace("`", "``")
         text = re.sub(r":raises ([\w, ]+):", r"Raises \1", text)
         text = re.sub(r":param (\w+):", r"``\1``:", text).replace(":returns:", "Returns:")
-        must = ", ".join(f"``{word}``" for word in (name, f"_{name}") if word in required)
-        parameters = [word for word in inspect.signature(each).parameters if word != "self"]
-        rows.append((f"``{name}({', '.join(parameters)})``", must, text))
-    return table(("Method", "Required", "Meaning"), (32, 10, 58), rows)
+        inner = getattr(named(place), f"_{name}", None)
+        must = f"``{name}``" if name in required else ""
+        must = _call(f"_{name}", inner) if f"_{name}" in required else must
+        rows.append((_call(name, each), must, text))
+    return table(("Method", "Required", "Meaning"), (30, 20, 50), rows)
+
+
+def _call(name: str, function: Any) -> str:
+    parameters = [word for word in inspect.signature(function).parameters if word != "self"]
+    return f"``{name}({', '.join(parameters)})``"
 
 
 def scripts(arguments: Sequence[str]) -> list[str]:
