@@ -126,6 +126,7 @@ def role_of_worker(postgresql_server):
 @pytest.mark.slow
 class TestPostgreSQLWithRightsOfWorkers(TestPostgreSQL):
     test_requests_of_a_flow_are_sent_once = None  # Engines need more rights.
+    test_rows_change_as_in_memory = None
 
     @pytest.fixture
     def transport_url(self, role_of_worker, postgresql_server):

@@ -9,22 +9,26 @@ import contextlib
 import functools
 import json
 import queue
+import random
 import subprocess
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
-from wbengine import engines, task, transports
+from wbengine import engines, exceptions, task, transports
+from wbengine.engines.worker_based import ledger as ledgers
 from wbengine.engines.worker_based._connections.sender import OutgoingMessage
-from wbengine.engines.worker_based._messages import envelope
+from wbengine.engines.worker_based._messages import envelope, request_messages
 from wbengine.patterns import linear_flow
 from wbengine.testing._workers import worker_in_thread
-from wbengine.transports._broker import MAX_BATCH_BYTES, Broker, Consumer, Delivery, Frame
+from wbengine.transports._broker import MAX_BATCH_BYTES, Broker, Consumer, Delivery, Finish, Frame
+from wbengine.transports._ledger import NO_FENCE, Fence, Opening
 
 __all__ = ["TransportContract"]
 
@@ -66,7 +70,8 @@ class TransportContract:
 
     They connect with two connections to the broker at `transport_url`, and use one exchange. Each
     test needs an empty broker. The death of a process is tested unless the kind is `is_in_process`;
-    choose `transport_options` with which the broker detects it within seconds.
+    choose `transport_options` with which the broker detects it within seconds. If the kind
+    `has_rows`, random calls are compared with the same calls of `memory://`.
     """
 
     @pytest.fixture
@@ -697,6 +702,35 @@ class TransportContract:
         assert [results[name] for name in names] == [1, 1, 1]
         assert [text for text in caplog.messages if "discarded" in text] == []
 
+    # -- rows
+
+    @pytest.mark.parametrize("seed", range(6))
+    def test_rows_change_as_in_memory(
+        self,
+        target: transports.Target,
+        transport_url: str,
+        transport_options: dict[str, Any],
+        seed: int,
+    ) -> None:
+        """Random calls of an engine and of workers have the same results as with `memory://`."""
+        if not target.has_rows:
+            pytest.skip("the broker has no rows")
+        numbers = random.Random(seed)
+        with (
+            _Requests(transport_url, transport_options) as requests,
+            _Requests(f"memory://{uuid.uuid4().hex}", {}) as expected,
+        ):
+            for history in range(12):
+                ids = [f"{history}{letter}" for letter in "ab"]
+                calls: list[list[Any]] = []
+                for _ in range(40):
+                    calls.append(_random_call(numbers, ids, expected.ledger, 100 * len(calls) + 1))
+                    results = [each.call(ids, *calls[-1]) for each in (requests, expected)]
+                    shown = "\n".join(map(str, calls))
+                    assert results[0] == results[1], f"The last of these calls differs:\n{shown}"
+                for each in (requests, expected):
+                    each.clear(ids)
+
 
 #: Messages of each of the threads that publish concurrently, and number of the threads.
 _STREAM_LENGTH, _STREAMS = 200, 4
@@ -720,6 +754,156 @@ def _check_streams(receiver: Broker, publish: Callable[[int], None]) -> None:
     for number in range(_STREAMS):
         stream = range(number * _STREAM_LENGTH, (number + 1) * _STREAM_LENGTH)
         assert [body for body in bodies if body in stream] == [*stream]
+
+
+#: Workers with connections, and one whose rows are only changed in the ledger.
+_WORKERS, _OTHER_WORKER = ("w1", "w2"), "w3"
+
+
+def _random_call(
+    numbers: random.Random, ids: list[str], ledger: ledgers.Ledger, new_epoch: int
+) -> list[Any]:
+    """Return the name of a method of `_Requests` or `Ledger`, and its arguments.
+
+    Most calls are for the present epoch and the holder of a row, or for the epoch of a new row.
+    """
+    id, another, worker = numbers.choice(ids), numbers.choice(ids), numbers.choice(_WORKERS)
+    row, run = ledger.state(id), Fence.of(ids[0], numbers.randint(1, 3))
+    epoch = (row.epoch if row else new_epoch) + numbers.choice((-1, 0, 0, 0, 1))
+    holder = row.holder if row and row.holder else worker
+    fence, number = numbers.choice((NO_FENCE, run)), numbers.randrange(6)
+    rows = [(id, epoch, fence), (another, epoch, fence)]
+    calls: list[tuple[Any, ...]] = [  # with their weights
+        (10, "publish", rows[: numbers.randint(1, 2)], numbers.choice(("q", "q", "q", "missing"))),
+        (1, "open_many", rows),
+        (3, "reopen_many", [(id, epoch + 1, fence) for id, epoch, fence in rows]),
+        (5, "revoke_many", [(id, numbers.choice((None, epoch)), fence)]),
+        (1, "drop", id),
+        (9, "finish_many", numbers.choice((worker, holder)), [(id, epoch, b"lost")], fence),
+        (3, "raise_fence", run),
+        (1, "ids"),
+        (13, "take", worker),
+        (8, "finish", worker, number),
+        (2, "finish_requeued", worker, number),
+        (4, "requeue", worker, number, numbers.random() < 0.5),
+        (4, "refuse", worker, number),
+        (1, "settle", worker, number),
+        (4, "claim", id, epoch, _OTHER_WORKER),
+        (1, "release", id, epoch, _OTHER_WORKER),
+    ]
+    ((_, *call),) = numbers.choices(calls, [weight for weight, *_ in calls])
+    return call
+
+
+class _Requests(contextlib.ExitStack):
+    """Requests of an engine and of workers to a broker with rows."""
+
+    def __init__(self, url: str, options: dict[str, Any]) -> None:
+        super().__init__()
+        self._brokers: dict[str, Broker] = {}
+        self._taken: dict[str, list[Delivery]] = {name: [] for name in _WORKERS}
+        self._requeued: dict[str, list[Delivery]] = {name: [] for name in _WORKERS}
+        for name in (*_WORKERS, ""):
+            target = transports.resolve(url, None, options, exchange=_EXCHANGE)
+            self.ledger = ledgers.open_ledger(target, "worker" if name else "engine")
+            self.callback(self.ledger.close)
+            target.rows.ledger, target.rows.holder = self.ledger, name
+            if name:
+                self.ledger.renew(name)
+            self._brokers[name] = self.enter_context(target.open())
+        self._engine = self._brokers[""]
+        for queue_name in ("q", "replies"):
+            self._engine.declare_queue(queue_name)
+
+    def call(self, ids: list[str], name: str, *arguments: Any) -> tuple[Any, ...]:
+        """Return the result of a call, and the rows and the number of messages after it."""
+        result = (getattr(self, name, None) or getattr(self.ledger, name))(*arguments)
+        if isinstance(result, list):
+            result = [type(r) if isinstance(r, exceptions.NotFound) else r for r in result]
+        states = self.ledger.states([*ids, Fence.of(ids[0], 0).id])
+        return result, states, self._engine.size("q")
+
+    def clear(self, ids: list[str]) -> None:
+        """Delete the rows and messages of a history."""
+        for name in _WORKERS:
+            self._brokers[name].settle_many(self._taken[name])
+            self._taken[name], self._requeued[name] = [], []
+        self._engine.purge("q")
+        self.ledger.drop_many([*ids, Fence.of(ids[0], 0).id])
+
+    def publish(self, rows: list[tuple[str, int, Fence]], queue_name: str) -> object:
+        frames = []
+        for id, epoch, _ in rows:
+            request = request_messages.RequestMessage(
+                id, "", {"task_cls": "T"}, epoch=epoch, ledger=self.ledger.digest
+            )
+            frames.append(_encoded(self._engine, request.to_message(queue_name), ""))
+        counts = self._engine.open_and_publish([Opening(*row) for row in rows], frames)
+        # Below a fence, the numbers have no effect.
+        return [*counts] if rows[0][2] is NO_FENCE else None
+
+    def take(self, name: str) -> list[Any]:
+        results: list[Any] = []
+        started = time.monotonic()
+        for message in self._take(self._brokers[name], "q"):
+            message.parse()
+            assert message.taken_at is not None
+            assert started <= message.taken_at <= time.monotonic()
+            self._taken[name].append(message)
+            results += [_row_of(message), message.redelivered, message.claim]
+        return results
+
+    @staticmethod
+    def _take(broker: Broker, queue_name: str) -> list[Delivery]:
+        broker.watch(queue_name)
+        taken = broker.take_many([(1, (queue_name,))]) if broker.refresh() else ()
+        broker.unwatch(queue_name)
+        return [message for _, message in taken]
+
+    def finish(self, name: str, number: int) -> list[Any]:
+        messages = _picked(self._taken[name], number)
+        results = self._finish(name, messages)
+        # The requests are deleted.
+        return results + [self._brokers[name].settle_many([message]) for message in messages]
+
+    def finish_requeued(self, name: str, number: int) -> list[Any]:
+        """Finish a request whose message was requeued, as by a connection that was closed since."""
+        return self._finish(name, _picked(self._requeued[name], number))
+
+    def _finish(self, name: str, messages: list[Delivery]) -> list[Any]:
+        results: list[Any] = []
+        for message in messages:
+            id, epoch = _row_of(message)
+            reply = _frame(self._engine, "reply", "replies", exchange="", correlation_id=id)
+            results += self._brokers[name].finish([Finish(id, epoch, message, reply)])
+        while replies := self._take(self._engine, "replies"):
+            self._engine.fetch(replies)
+            results += [reply.data for reply in replies]
+            self._engine.settle_many(replies)
+        return results
+
+    def requeue(self, name: str, number: int, delivered: bool) -> None:
+        for message in _picked(self._taken[name], number):
+            self._brokers[name].requeue(message, delivered=delivered)
+            self._requeued[name] += [message] if delivered else []
+
+    def refuse(self, name: str, number: int) -> None:
+        for message in _picked(self._taken[name], number):
+            self._brokers[name].refuse(message)
+
+    def settle(self, name: str, number: int) -> list[bool]:
+        messages = _picked(self._taken[name], number)
+        return [self._brokers[name].settle_many([message]) for message in messages]
+
+
+def _row_of(message: Delivery) -> tuple[str, int]:
+    id, epoch, *_ = message.label[1:].decode().split(" ")
+    return id, int(epoch)
+
+
+def _picked(messages: list[Delivery], number: int) -> list[Delivery]:
+    """Remove and return one of the messages, if there are any."""
+    return [messages.pop(number % len(messages))] if messages else []
 
 
 def _acknowledging(messages: list[Delivery]) -> Callable[[Delivery], None]:
@@ -764,6 +948,10 @@ def _frame(
     content = envelope.Envelope("T", body, key, correlation_id, reply_to, headers or {}, priority)
     if isinstance(body, bytes):
         content._encoded = body
+    return _encoded(broker, content, exchange)
+
+
+def _encoded(broker: Broker, content: envelope.Envelope, exchange: str) -> Frame:
     message = OutgoingMessage(content)
     message.encode(exchange, broker.labels)
     return message

@@ -72,7 +72,8 @@ class MemoryLedger(Ledger):
     def digest(self) -> str:
         return self._digest
 
-    def _refuses(self, fence: Fence) -> bool:
+    def refuses(self, fence: Fence) -> bool:
+        """Return whether calls with this fence have no effect. The caller holds the lock."""
         raised = self._rows.get(fence.id)
         return raised is not None and raised.epoch > fence.number
 
@@ -81,7 +82,7 @@ class MemoryLedger(Ledger):
             for id, epoch, fence in rows:
                 row = self._rows.get(id)
                 is_new = row is None or (row.state == ROW_OPEN and row.epoch < epoch)
-                if is_new and not self._refuses(fence):
+                if is_new and not self.refuses(fence):
                     self._put(Row(id, epoch, ROW_OPEN))
 
     def _reopen(self, id: str, epoch: int, fence: Fence) -> bytes | exceptions.NotFound | None:
@@ -89,7 +90,7 @@ class MemoryLedger(Ledger):
             row = self._rows.get(id)
             if row is None:
                 return exceptions.NotFound(f"request {id} has no row in ledger {self.digest}")
-            if row.epoch < epoch and row.state != ROW_DONE and not self._refuses(fence):
+            if row.epoch < epoch and row.state != ROW_DONE and not self.refuses(fence):
                 self._put(Row(id, epoch, ROW_OPEN))
             return row.result
 
@@ -103,7 +104,7 @@ class MemoryLedger(Ledger):
         row = self._rows.get(id)
         if row is None or row.state != ROW_OPEN or (epoch is not None and row.epoch > epoch):
             return False
-        if self._refuses(fence):
+        if self.refuses(fence):
             return False
         self._remove(id)
         return True
@@ -139,7 +140,7 @@ class MemoryLedger(Ledger):
             for id, epoch, result in finished_rows:
                 is_owner = self._rows.get(id) == Row(id, epoch, ROW_CLAIMED, holder)
                 if is_owner and fence.id:
-                    is_owner = not self._refuses(fence)
+                    is_owner = not self.refuses(fence)
                 if is_owner:
                     self._put(Row(id, epoch, ROW_DONE, None, result))
                 results.append(is_owner)
@@ -346,7 +347,10 @@ class MemoryBroker(Broker):
     def open_and_publish(self, rows: Sequence[Opening], frames: Sequence[Frame]) -> list[int]:
         with self._lock:
             self.hub.open_many([(row.id, row.epoch, row.fence) for row in rows])
-            return [self._publish(frame) for frame in frames]
+            return [
+                0 if self.hub.refuses(row.fence) else self._publish(frame)
+                for row, frame in zip(rows, frames, strict=True)
+            ]
 
     def _finish(
         self, batch: Sequence[Finish], take_order: None
