@@ -76,17 +76,17 @@ def results() -> Results:
 
 
 @pytest.fixture
-def worker(request: pytest.FixtureRequest) -> Iterator[Any]:
+def worker(tmp_path: Path) -> Iterator[Any]:
     """Worker that has one slot."""
-    url = f"memory://{request.node.name.partition('[')[0][:60]}"
+    url = f"memory://{tmp_path.name}"
     with workers.worker_in_thread(url, tasks, threads_count=1) as started:
         yield started
 
 
 @pytest.fixture
-def executor(worker: Any, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
+def executor(worker: Any, tmp_path: Path) -> Iterator[Any]:
     """Executor of this worker. At the end, gated tasks continue."""
-    url = f"memory://{request.node.name.partition('[')[0][:60]}"
+    url = f"memory://{tmp_path.name}"
     found = executors.WorkerTaskExecutor("e", "default", url=url)
     found.wait_for_workers(1, 60)
     yield found
